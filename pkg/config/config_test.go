@@ -59,7 +59,7 @@ func TestReadEmptyEnvironmentReturnsDefaults(t *testing.T) {
 		"REVISION_TIMEOUT_SECONDS": "0", "REVISION_TIMEOUT_SCOPE": "request", "REVISION_RESPONSE_START_TIMEOUT_SECONDS": "0",
 		"REVISION_IDLE_TIMEOUT_SECONDS": "0", "CLIENT_GONE_GRACE": "10s", "CONNECT_RETRY": "500ms",
 		"ENABLE_MULTI_CONTAINER_PROBES": "false", "SERVING_READINESS_PROBE": `{"tcpSocket":{"port":8080}}`, "ENABLE_HTTP2_AUTO_DETECTION": "false",
-		"ENABLE_HTTP_FULL_DUPLEX": "false", "SERVER_TIMING": "false", "STATS_FORMAT": "protobuf",
+		"ENABLE_HTTP_FULL_DUPLEX": "false", "SERVER_TIMING": "false", "METRICS_NATIVE_HISTOGRAMS": "false", "STATS_FORMAT": "protobuf",
 		"DRAIN_DEADLINE": "27s", "DRAIN_QUIET_PERIOD": "13.5s", "DRAIN_MIN": "0s", "DRAIN_STREAMS": "end", "DRAIN_ENDPOINT": "false",
 		"MAX_HEADER_BYTES": "1048576", "MAX_BODY_BYTES": "0", "MAX_CONNECTIONS": "0", "HEADER_TIMEOUT": "1m0s", "BODY_TIMEOUT": "1m0s", "SEND_TIMEOUT": "5m0s",
 		"TLS_CERT_DIR": "/var/lib/knative/certs", "QUEUE_PROXY_TLS_MIN_VERSION": "1.3",
@@ -198,6 +198,7 @@ var validValues = []struct {
 	{"EXCLUDE_PATHS", "/healthz, /metrics/*,,", func(c *Config) any { return c.ExcludePaths.V }, []string{"/healthz", "/metrics/*"}},
 	{"EXCLUDE_USER_AGENTS", "Prometheus/,ELB-HealthChecker", func(c *Config) any { return c.ExcludeUserAgents.V }, []string{"Prometheus/", "ELB-HealthChecker"}},
 	{"SERVER_TIMING", "true", func(c *Config) any { return c.ServerTiming.V }, true},
+	{"METRICS_NATIVE_HISTOGRAMS", "true", func(c *Config) any { return c.NativeHistograms.V }, true},
 	{"STATS_FORMAT", "prometheus", func(c *Config) any { return c.StatsFormat.V }, "prometheus"},
 
 	{"DRAIN_DEADLINE", "90s", func(c *Config) any { return c.DrainDeadline.V }, 90 * time.Second},
@@ -373,7 +374,7 @@ func TestReadReportsInvalidValueOnce(t *testing.T) {
 
 func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 	bad := map[string]string{
-		"METRICS_NAMES": "x", "METRICS_MERGE_PORT": "65536", "REQUEST_LOG": "x", "REQUEST_LOG_ERRORS_ONLY": "x",
+		"METRICS_NAMES": "x", "METRICS_NATIVE_HISTOGRAMS": "x", "METRICS_MERGE_PORT": "65536", "REQUEST_LOG": "x", "REQUEST_LOG_ERRORS_ONLY": "x",
 		"REQUEST_LOG_SLOWER_THAN": "x", "REQUEST_LOG_SAMPLE": "0",
 		"ENABLE_PROFILING": "x", "SERVING_ENABLE_REQUEST_LOG": "x", "SERVING_ENABLE_PROBE_REQUEST_LOG": "x",
 		"SERVING_REQUEST_METRICS_BACKEND": "stackdriver", "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS": "-1",

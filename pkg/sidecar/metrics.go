@@ -29,9 +29,10 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	o := metrics.Options{
 		Names: c.MetricsNames.V, Pushed: pushed, Version: s.process.Version, Commit: s.process.Commit, Start: s.process.Started,
 		Namespace: c.Namespace.V, Service: c.Service.V, Configuration: c.Configuration.V, Revision: c.Revision.V, Pod: c.Pod.V,
-		UserPort:        c.UserPort.V,
-		NotReadyReasons: append(reasons, observation.Draining.String()),
-		Merge:           metrics.Merge{Dial: netconn.DialLoopback, Port: c.MergePort.V, Path: c.MergePath.V},
+		UserPort:         c.UserPort.V,
+		NativeHistograms: c.NativeHistograms.V,
+		NotReadyReasons:  append(reasons, observation.Draining.String()),
+		Merge:            metrics.Merge{Dial: netconn.DialLoopback, Port: c.MergePort.V, Path: c.MergePath.V},
 		Gauges: metrics.Gauges{
 			Load:         s.load,
 			OldestWaiter: s.proxy.Limit.OldestWaiter,

@@ -26,6 +26,8 @@ type Options struct {
 	Commit  string    // commit of the source code
 	Start   time.Time // start time of the process; zero means the time of New
 
+	NativeHistograms bool // histograms of durations of requests are also native histograms
+
 	Gauges Gauges
 	Merge  Merge // the zero value disables merging
 
@@ -94,6 +96,7 @@ func New(o Options) (*Metrics, error) {
 		o.Start = time.Now()
 	}
 	r := newRegistry(o.Start)
+	r.native = o.NativeHistograms
 	m := &Metrics{registry: r, gatherer: r, tags: newRouteTags()}
 	if names&ourNames != 0 {
 		m.requests = newRequests(r)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -43,15 +44,21 @@ func decoded(t *testing.T, body string) map[string]*dto.MetricFamily {
 }
 
 func TestProtobufScrapeContainsNativeHistograms(t *testing.T) {
-	h := filled(t, "default").Handler()
-	got := decoded(t, scrape(t, h, protobufAccept))
-	for _, name := range []string{"queue_proxy_request_duration_seconds", "queue_proxy_queue_wait_seconds", "queue_proxy_app_duration_seconds"} {
-		var native, classic bool
-		for _, m := range got[name].GetMetric() {
-			native = native || len(m.GetHistogram().GetPositiveSpan()) > 0
-			classic = classic || len(m.GetHistogram().GetBucket()) > 0
+	for _, enabled := range []bool{false, true} {
+		o := options("default")
+		o.NativeHistograms = enabled
+		m := newMetrics(t, o)
+		done := observed(http.MethodGet, 1, 1, 200, observation.OK)
+		m.Observe(&done)
+		got := decoded(t, scrape(t, m.Handler(), protobufAccept))
+		for _, name := range []string{"queue_proxy_request_duration_seconds", "queue_proxy_queue_wait_seconds", "queue_proxy_app_duration_seconds"} {
+			var native, classic bool
+			for _, series := range got[name].GetMetric() {
+				native = native || len(series.GetHistogram().GetPositiveSpan()) > 0
+				classic = classic || len(series.GetHistogram().GetBucket()) > 0
+			}
+			harness.Equal(t, [2]bool{native, classic}, [2]bool{enabled, true}, name, "has native and classic buckets if enabled is", enabled)
 		}
-		harness.Equal(t, [2]bool{native, classic}, [2]bool{true, true}, name, "has native and classic buckets")
 	}
 }
 

@@ -18,6 +18,7 @@ type registry struct {
 	readings *readings
 	fixed    prometheus.Labels // labels of all series that are added
 	start    time.Time         // start time of the counters in readings
+	native   bool              // histograms of durations are also native histograms
 }
 
 func newRegistry(start time.Time) *registry {
@@ -52,15 +53,17 @@ func (r *registry) histograms(name, help string, buckets []float64, labels ...st
 	return r.histogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 }
 
-// durations adds a histogram of durations in seconds with variable labels. A scrape in the protobuf format also
-// contains it as a native histogram, whose relative error is at most 5 %. Its memory is limited, because the
-// resolution decreases or the histogram is reset if it has more buckets.
+// durations adds a histogram of durations in seconds with variable labels. If r.native is true, a scrape in
+// the protobuf format also contains native buckets, whose width is at most 10 %. If there are too many of
+// them, client_golang resets the histogram or merges buckets.
 func (r *registry) durations(name, help string, labels ...string) *prometheus.HistogramVec {
-	return r.histogramVec(prometheus.HistogramOpts{
-		Name: name, Help: help, Buckets: seconds(),
-		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
-		NativeHistogramMaxExemplars: -1, // the other buckets have exemplars
-	}, labels)
+	o := prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds()}
+	if r.native {
+		o.NativeHistogramBucketFactor = 1.1
+		o.NativeHistogramMaxBucketNumber, o.NativeHistogramMinResetDuration = 100, time.Hour
+		o.NativeHistogramMaxExemplars = -1 // the other buckets have exemplars
+	}
+	return r.histogramVec(o, labels)
 }
 
 func (r *registry) histogramVec(options prometheus.HistogramOpts, labels []string) *prometheus.HistogramVec {
