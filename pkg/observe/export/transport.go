@@ -80,8 +80,9 @@ func (t *Target) Address() string {
 	return Text(target.Scheme + "://" + target.Host)
 }
 
-// A Sender exports a body, which is the concatenation of its parts. It returns the number of spans or points that the collector rejected. If
-// it returns an error, which is often a *[Refusal], all of them are lost. It does not retain the body.
+// A Sender exports a body, which is the concatenation of its parts. It returns the number of spans or
+// points that the collector rejected. If it returns an error, which is often a *[Refusal], all of them
+// are lost. It does not retain the body.
 type Sender func(ctx context.Context, body ...[]byte) (rejected int, err error)
 
 // A Refusal is an export error that reports whether a later attempt may succeed. After any other

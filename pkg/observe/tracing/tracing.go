@@ -5,9 +5,9 @@
 // Spans are OpenCensus spans. The package uses the OpenCensus API to start, sample and end them,
 // and it registers an OpenCensus exporter. The exporter encodes a span when it ends. Only the
 // attributes of a span are not stored by OpenCensus (see [record]). A request that is not sampled
-// creates no span, because a span needs allocations. The package parses and writes header fields itself. The OpenCensus
-// packages for this purpose accept invalid fields, lose required fields and allocate
-// (docs/dependencies.md).
+// creates no span, because a span needs allocations. The package parses and writes header fields
+// itself. The OpenCensus packages for this purpose accept invalid fields, lose required fields and
+// allocate (docs/dependencies.md).
 package tracing
 
 import (
