@@ -9,12 +9,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// A record contains the parts of a span that are not stored in the OpenCensus span. It can be
-// reused when the span has ended, because OpenCensus calls the exporter synchronously.
+// A record contains the parts of a span that are not stored in the OpenCensus span. It can be reused when
+// the span has ended, because OpenCensus calls the exporter synchronously.
 //
-// OpenCensus stores attributes in a map, and copies this map when a span ends. Building and
-// copying the map takes more CPU time than everything else that is done for a span. Therefore, each span has a link whose only attribute is the record,
-// and the exporter reads the attributes of the span from the record. The link is not exported.
+// OpenCensus stores attributes in a map, and copies this map when a span ends. Building and copying the map
+// takes more CPU time than everything else that is done for a span. Therefore, each span has a link whose
+// only attribute is the record, and the exporter reads the attributes of the span from the record. The link
+// is not exported.
 type record struct {
 	attributes attributes
 	state      string         // tracestate; OpenCensus spans have no such field

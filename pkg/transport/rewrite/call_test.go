@@ -6,7 +6,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// An ingress can send many uploads over one connection. The budget is the one of a container with a memory limit of 64 MiB.
+// An ingress can send many uploads over one connection. The budget is the one of a container with a memory
+// limit of 64 MiB.
 func TestUploadsOfOneConnectionFitSmallBudget(t *testing.T) {
 	const uploads, request = 250, 12 << 10
 	a := netconn.NewBudget(21<<20, nil).Open("", nil)
