@@ -27,7 +27,7 @@ var reasons = [transport.NumFaults]observation.Reason{
 	transport.FaultBadRequest:      observation.BadRequest,
 	transport.FaultTooLarge:        observation.TooLarge,
 	transport.FaultBodyStall:       observation.ClientSlow,
-	transport.FaultClientReadStall: observation.IdleTimeout,
+	transport.FaultClientReadStall: observation.ClientSlow,
 }
 
 // reasonOf returns the failure reason of an exchange that ended with err. If err has no fault, the user

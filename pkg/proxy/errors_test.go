@@ -31,7 +31,7 @@ func TestEachErrorHasReason(t *testing.T) {
 		{transport.FaultBadRequest, observation.BadRequest},
 		{transport.FaultTooLarge, observation.TooLarge},
 		{transport.FaultBodyStall, observation.ClientSlow},
-		{transport.FaultClientReadStall, observation.IdleTimeout},
+		{transport.FaultClientReadStall, observation.ClientSlow},
 	} {
 		harness.Equal(t, reasonOf(c.err), c.want, c.err)
 	}

@@ -331,7 +331,7 @@ func TestSendTimeoutRunsOnlyDuringWrite(t *testing.T) {
 		}
 		state.WriteStarted()
 		time.Sleep(10 * time.Second)
-		harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
+		harness.Equal(t, state.expired(), observation.ClientSlow, "over")
 		state.enter(observation.Tunnelled)
 		harness.Equal(t, state.expired(), observation.OK, "over, in a tunnel")
 		state.begin(&c, time.Now())

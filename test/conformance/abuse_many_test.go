@@ -308,7 +308,7 @@ func TestSlotIsReleasedIfClientDoesNotRead(t *testing.T) {
 					}
 					return nil
 				})
-				why := "idle-timeout"
+				why := "client-slow"
 				if strings.HasPrefix(setting, "REVISION") {
 					why = "request-timeout"
 				}
