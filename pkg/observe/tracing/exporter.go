@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"go.opencensus.io/trace"
@@ -38,15 +39,30 @@ type exporter struct {
 	send    export.Sender
 	release func() // called after the last export
 	lost    message.Tally
+	attempt atomic.Pointer[error] // error of the last attempt of an export; nil if it succeeded
 	spans   *export.Batcher[byte]
 }
 
 // startExporter returns an exporter and starts its goroutine.
 func startExporter(o *Options, f format, send export.Sender, release func()) *exporter {
-	e := &exporter{format: f, send: send, release: release}
+	e := &exporter{format: f, release: release}
+	e.send = func(ctx context.Context, body ...[]byte) (int, error) {
+		rejected, err := send(ctx, body...)
+		if err == nil {
+			e.attempt.Store(nil)
+		} else {
+			e.attempt.Store(&err)
+		}
+		return rejected, err
+	}
 	e.lost.Usual, e.lost.Restored = errSlow, o.Restored
 	if endpoint, report := o.Address(), o.Report; report != nil {
-		e.lost.Report = func(spans uint64, err error) { report(fmt.Errorf("%d spans to %s: %w", spans, endpoint, err)) }
+		e.lost.Report = func(spans uint64, err error) {
+			if failure := e.attempt.Load(); failure != nil && errors.Is(err, errSlow) {
+				err = *failure // the queue is full because attempts of the current export fail
+			}
+			report(fmt.Errorf("%d spans to %s: %w", spans, endpoint, err))
+		}
 	}
 	e.spans = export.NewBatcher(export.BatcherOptions[byte]{
 		MaxMessages: maxQueued, MaxSize: maxQueuedBytes, MaxBatch: maxBatch, Delay: gather, FullMessages: maxBatch, Write: e.export,

@@ -201,6 +201,23 @@ func TestFullSpanQueueIsReported(t *testing.T) {
 	})
 }
 
+// The collector is not reachable. The queue overflows before the export fails.
+func TestFullSpanQueueIsReportedWithErrorOfCollector(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{answer: func(int) error { return errors.New("connection refused") }}
+		e := w.start()
+		add(e, maxBatch)
+		synctest.Wait() // the first attempt has failed
+		add(e, maxQueued+7)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		harness.Equal(t, w.texts(), []string{"7 spans to http://collector:4318: connection refused"}, "reports")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_ = e.close(ctx)
+	})
+}
+
 // The host name of an endpoint can resolve to this pod, which cannot be detected.
 func TestExportToOwnPortIsRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
