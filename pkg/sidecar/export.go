@@ -22,6 +22,7 @@ func (s *sidecar) tracer() *tracing.Tracer {
 	}.Options()
 	for _, w := range warnings {
 		s.log.Warn("tracing", zap.String("problem", w))
+		s.telemetry.warnings = append(s.telemetry.warnings, w)
 	}
 	o.Limited = c.Concurrency.V > 0 || c.ConcurrencyMode.V == config.AdaptiveConcurrency
 	o.AppPort, o.Output = c.UserPort.V, os.Stdout
@@ -31,7 +32,7 @@ func (s *sidecar) tracer() *tracing.Tracer {
 	}
 	tracer, err := tracing.New(o)
 	if err != nil {
-		s.log.Warn("tracing is disabled", zap.Error(err))
+		s.warnTelemetry("tracing is disabled", err)
 	}
 	return tracer
 }
@@ -46,6 +47,7 @@ func (s *sidecar) pushOptions() metrics.PushOptions {
 	}.Options()
 	for _, w := range warnings {
 		s.log.Warn("metrics push", zap.String("problem", w))
+		s.telemetry.warnings = append(s.telemetry.warnings, w)
 	}
 	o.Report = func(err error) { s.log.Warn("metrics push", zap.Error(err)) }
 	return o

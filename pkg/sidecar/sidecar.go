@@ -233,7 +233,7 @@ func (s *sidecar) build() (err error) {
 	}
 	probing := s.probeOptions()
 	probing.OnChange = s.logReadinessChange
-	probing.OnReady = func(ready bool) { s.telemetry.metrics.ReadinessChanged(ready) }
+	probing.OnReady = s.readinessChanged
 	s.prober = probe.New(c.Probes.V, probing)
 	s.app = http1client.New(http1client.Settings{
 		Port:         c.UserPort.V,
@@ -275,8 +275,8 @@ func (s *sidecar) build() (err error) {
 	s.hooks = newHooks()
 	s.budget = newBudget(s.bounds)
 	s.buildEngines()
-	s.board = status.New(s.statusSources())
 	s.createTelemetry()
+	s.board = status.New(s.statusSources())
 	if s.telemetry.tracer != nil {
 		s.proxy.Trace = func(x transport.Exchange) proxy.Trace { return s.telemetry.tracer.Begin(x) }
 	}
@@ -326,7 +326,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Limit:     s.limit,
 		Adaptive:  s.proxy.Limit.Adaptive,
 		Settings:  settings,
-		Warnings:  s.config.Warnings(),
+		Warnings:  append(s.config.Warnings(), s.telemetry.warnings...),
 		Readiness: s.prober.State,
 		Check:     s.check,
 		Load:      s.load,

@@ -24,6 +24,8 @@ type telemetry struct {
 	log     *accesslog.Log
 	tracer  *tracing.Tracer
 	push    *metrics.Push
+
+	warnings []string // problems of the settings, for the status page
 }
 
 // createTelemetry creates the telemetry.
@@ -37,8 +39,14 @@ func (s *sidecar) createTelemetry() {
 	}
 	var err error
 	if s.telemetry.push, err = s.telemetry.metrics.Push(push); err != nil {
-		s.log.Warn("metrics are not pushed", zap.Error(err))
+		s.warnTelemetry("metrics are not pushed", err)
 	}
+}
+
+// warnTelemetry logs a problem of the telemetry settings and adds it to the warnings on the status page.
+func (s *sidecar) warnTelemetry(problem string, err error) {
+	s.log.Warn(problem, zap.Error(err))
+	s.telemetry.warnings = append(s.telemetry.warnings, problem+": "+err.Error())
 }
 
 // observe is called after each request completes.
@@ -59,6 +67,14 @@ func (s *sidecar) observe(o *observation.Observation) {
 		s.telemetry.log.Observe(o)
 	}
 	s.logFailure(o)
+}
+
+// readinessChanged is called each time that the user container becomes ready or stops being ready.
+func (s *sidecar) readinessChanged(ready bool) {
+	s.telemetry.metrics.ReadinessChanged(ready)
+	if !ready {
+		s.board.BecameUnready()
+	}
 }
 
 // probed is called after each probe is answered.

@@ -147,6 +147,12 @@ var ruleTests = []ruleTest{
 			}}
 		}
 	}, "probe 0 (tcpSocket) failing: refused", high, time.Minute},
+	{"often unready", "readiness-flaps", func(b *Board) {
+		for range 5 {
+			time.Sleep(4 * time.Minute)
+			b.BecameUnready()
+		}
+	}, "4 times in the last 15 minutes, the last one 0s ago", medium, 12 * time.Minute},
 	{"crashes", "app-fails", func(b *Board) {
 		b.sampled(60, func() { b.observe(18, observation.OK, time.Millisecond) })
 		b.sampled(30, func() {

@@ -173,6 +173,7 @@ type Board struct {
 	probed  atomic.Bool                  // the app responded to a kubelet probe
 	logged  [len(problems)]atomic.Bool   // problems that FirstProblem has returned
 
+	flaps    flaps         // times at which the user container became unready
 	checking chan struct{} // limits the number of concurrent checks
 
 	mu       sync.Mutex // guards the following fields
