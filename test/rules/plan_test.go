@@ -128,6 +128,7 @@ var outside = []string{
 	"test/conformance",
 	"test/e2e",
 	"test/harness",
+	"test/incidents",
 	"test/soak",
 	"test/ledger",
 	"test/rules",

@@ -1,0 +1,66 @@
+package incidents
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// A validity is the period in which a certificate is valid, relative to the current time.
+type validity struct{ from, until time.Duration }
+
+// valid is the validity of a certificate that does not expire soon.
+var valid = validity{-time.Hour, 72 * time.Hour}
+
+// withCertificate returns settings that serve requests over TLS with a self-signed certificate for a.test.
+func withCertificate(v validity) func(*pod) []string {
+	return func(p *pod) []string {
+		p.writeCertificate(v)
+		return []string{"TLS_CERT_DIR=" + p.dir}
+	}
+}
+
+// writeCertificate writes a certificate for a.test and its key to the directory of the pod.
+func (p *pod) writeCertificate(v validity) {
+	p.t.Helper()
+	pair, err := harness.NewCertificate(func(c *x509.Certificate) {
+		c.DNSNames = []string{"a.test"}
+		c.NotBefore, c.NotAfter = time.Now().Add(v.from), time.Now().Add(v.until)
+		c.IsCA, c.BasicConstraintsValid = true, true
+	})
+	harness.NoError(p.t, err)
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	harness.NoError(p.t, err)
+	for name, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]},
+		"tls.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		harness.NoError(p.t, os.WriteFile(filepath.Join(p.dir, name), pem.EncodeToMemory(block), 0o600))
+	}
+}
+
+// roots returns a pool with the certificate of the pod.
+func (p *pod) roots() *x509.CertPool {
+	p.t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.dir, "tls.crt"))
+	harness.NoError(p.t, err)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(text)
+	return pool
+}
+
+// handshake opens a TLS connection and waits until one of the peers closes it.
+func (p *pod) handshake(config *tls.Config) {
+	defer p.sleep(20 * time.Millisecond)
+	c, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: time.Second}, Config: config}).DialContext(p.ctx, "tcp", "127.0.0.1:"+p.tls)
+	if err != nil {
+		return
+	}
+	p.with(c, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) }) // a server with TLS 1.3 rejects a client after the handshake
+}

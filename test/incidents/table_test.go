@@ -1,0 +1,475 @@
+package incidents
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// Reasons for silent signals.
+const (
+	thresholdOfUser   = "A suitable threshold depends on the application."
+	clientsDecide     = "Clients cause the incident, and the pod serves other clients."
+	disabledOnPurpose = "The setting is valid. The list of settings on the status page contains it."
+)
+
+// requestLog enables the request log.
+const requestLog = "REQUEST_LOG=true"
+
+var incidents = []incident{
+	{
+		name: "application: slow", settings: env(requestLog, "REQUEST_LOG_SLOWER_THAN=100ms"),
+		app: func(p *pod) {
+			var requests atomic.Int64
+			p.serve(func(http.ResponseWriter, *http.Request) {
+				if requests.Add(1) > 200 {
+					p.sleep(time.Second)
+				}
+			})
+		},
+		provoke: clients(4, 0),
+		metric:  "app_duration_seconds_sum", abnormal: func(v float64) bool { return v > 1 },
+		log:     []string{`"reason":"ok"`, `"appMs"`},
+		problem: "app-slow", why: "the application is slow",
+		silent: map[string]string{"alert": thresholdOfUser},
+	},
+	{
+		name: "application: returns 500", settings: env(requestLog),
+		app:     respond(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }),
+		provoke: clients(1, 10*time.Millisecond),
+		alerts:  []string{"AppReturnsErrors"},
+		metric:  `requests_total{code="5xx",reason="ok"}`,
+		log:     []string{`"reason":"ok"`, `"status":500`},
+		problem: "app-errors", why: "the application returns errors",
+	},
+	{
+		name:    "application: closes early",
+		app:     func(p *pod) { p.accept(func(c net.Conn) { _, _ = c.Read(make([]byte, 4096)) }) },
+		provoke: clients(1, 10*time.Millisecond),
+		alerts:  []string{"AppFails"},
+		metric:  `request_failures_total{reason="app-reset"}`,
+		log:     []string{"request failed", "app-reset"},
+		problem: "app-fails", why: "the application is unreachable or closes connections",
+	},
+	{
+		name: "application: hangs", settings: env("CONTAINER_CONCURRENCY=1"),
+		app:     func(p *pod) { p.serve(func(_ http.ResponseWriter, r *http.Request) { hang(p, r) }) },
+		provoke: clients(3, 0),
+		alerts:  []string{"NobodyLeaves"},
+		metric:  "oldest_waiter_age_seconds",
+		problem: "app-hangs", why: "the application does not respond",
+		silent: map[string]string{"log": "A request is logged when it ends. Set `REVISION_TIMEOUT_SECONDS`."},
+	},
+	{
+		// The application does not close its connections until it has no file descriptor left. After 40 s, there is always
+		// a request that has waited for 30 s.
+		name: "application: leaks sockets", settings: env("REVISION_TIMEOUT_SECONDS=40"),
+		app: func(p *pod) {
+			p.done.Go(func() {
+				for range 10 {
+					c, err := p.app.Accept()
+					if err != nil {
+						return
+					}
+					p.done.Go(func() {
+						p.with(c, func(c net.Conn) {
+							_, _ = c.Read(make([]byte, 4096))
+							_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+							<-p.ctx.Done()
+						})
+					})
+				}
+			})
+		},
+		provoke: func(p *pod) {
+			for i := range 4 {
+				p.traffic(time.Duration(i)*10*time.Second, 1, 10*time.Millisecond)
+			}
+		},
+		alerts:  []string{"RequestsTimeOut"},
+		metric:  `request_failures_total{reason="request-timeout"}`,
+		log:     []string{"request failed", "request-timeout", `"status":504`},
+		problem: "app-hangs", why: "the application does not respond",
+	},
+	{
+		name: "client: disconnects",
+		app: func(p *pod) {
+			p.serve(func(_ http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/slow" {
+					hang(p, r)
+				}
+			})
+		},
+		provoke: func(p *pod) {
+			p.traffic(0, 1, 10*time.Millisecond)
+			p.run(1, func() {
+				ctx, cancel := context.WithTimeout(p.ctx, 50*time.Millisecond)
+				defer cancel()
+				r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+p.requests+"/slow", nil)
+				harness.NoError(p.t, err)
+				_, _ = p.do(r)
+			})
+		},
+		metric: `request_failures_total{reason="client-gone"}`,
+		log:    []string{"request failed", "client-gone"},
+		why:    "client-gone",
+		silent: map[string]string{"alert": clientsDecide},
+	},
+	{
+		name: "client: uploads slowly", settings: env("BODY_TIMEOUT=100ms"),
+		app: respond(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }),
+		provoke: func(p *pod) {
+			p.run(4, func() { p.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 9\r\n\r\na") })
+		},
+		alerts:  []string{"BoundsClosePeers"},
+		metric:  `request_failures_total{reason="client-slow"}`,
+		log:     []string{"a bound closed a request", "body-timeout"},
+		problem: "bounds", why: "a peer exceeds the bound body-timeout",
+	},
+	{
+		name: "client: reads slowly", settings: env("SEND_TIMEOUT=100ms"),
+		app: func(p *pod) {
+			p.serve(func(w http.ResponseWriter, r *http.Request) {
+				for b := make([]byte, 1<<16); r.URL.Path == "/long"; {
+					if _, err := w.Write(b); err != nil {
+						return
+					}
+				}
+			})
+		},
+		provoke: func(p *pod) {
+			p.traffic(0, 1, 10*time.Millisecond)
+			p.run(20, func() {
+				p.dial(func(c net.Conn) {
+					_ = c.(*net.TCPConn).SetReadBuffer(4096)
+					_, _ = io.WriteString(c, "GET /long HTTP/1.1\r\nHost: a.test\r\n\r\n")
+					p.sleep(10 * time.Second)
+				})
+			})
+		},
+		alerts:  []string{"BoundsClosePeers"},
+		metric:  `bounds_total{bound="send-timeout"}`,
+		log:     []string{"a bound closed a connection", "send-timeout"},
+		problem: "bounds", why: "a peer exceeds the bound send-timeout",
+	},
+	{
+		name: "client: sends invalid data", app: ok,
+		provoke: func(p *pod) { p.run(1, func() { p.send("invalid\r\n\r\n"); p.sleep(10 * time.Millisecond) }) },
+		metric:  `client_errors_total{error="malformed-request"}`,
+		log:     []string{"because of a client error", "malformed-request"},
+		problem: "bounds", why: "clients cause the error malformed-request",
+		silent: map[string]string{"alert": clientsDecide},
+	},
+	{
+		name: "client: sends a flood", app: ok,
+		provoke: func(p *pod) {
+			flood := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" +
+				strings.Repeat("\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678", 20_000)
+			p.run(1, func() { p.send(flood) })
+		},
+		alerts:  []string{"BoundsClosePeers"},
+		metric:  `bounds_total{bound="h2-control-frames"}`,
+		log:     []string{"a bound closed a connection", "h2-control-frames"},
+		problem: "bounds", why: "a peer exceeds the bound h2-control-frames",
+	},
+	{
+		name: "client: no certificate", app: ok,
+		settings: func(p *pod) []string {
+			p.writeCertificate(valid)
+			return []string{"TLS_CERT_DIR=" + p.dir, "QUEUE_PROXY_TLS_CLIENT_CA=" + filepath.Join(p.dir, "tls.crt")}
+		},
+		provoke: func(p *pod) { p.run(1, func() { p.handshake(&tls.Config{InsecureSkipVerify: true}) }) },
+		metric:  `client_errors_total{error="tls-no-certificate"}`,
+		log:     []string{"because of a client error", "tls-no-certificate"},
+		problem: "bounds", why: "clients cause the error tls-no-certificate",
+		silent: map[string]string{"alert": clientsDecide},
+	},
+	{
+		name: "limits: queue full", settings: env("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=4"),
+		app:     func(p *pod) { p.serve(func(http.ResponseWriter, *http.Request) { p.sleep(20 * time.Millisecond) }) },
+		provoke: clients(10, 10*time.Millisecond),
+		alerts:  []string{"QueueOverflows", "RequestsWaitLongerThanTheyTake"},
+		metric:  `request_failures_total{reason="queue-full"}`,
+		log:     []string{"request failed", "queue-full"},
+		problem: "rejected", why: "requests are rejected because the queue is full",
+	},
+	{
+		name: "limits: concurrency too low", settings: env("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100", requestLog),
+		app: func(p *pod) { p.serve(func(http.ResponseWriter, *http.Request) { p.sleep(300 * time.Millisecond) }) },
+		provoke: func(p *pod) {
+			p.traffic(0, 1, 0)
+			p.traffic(8*time.Second, 5, 0) // the time in the application must be known without queued requests
+		},
+		alerts:  []string{"RequestsWaitLongerThanTheyTake"},
+		metric:  "waiting_requests",
+		log:     []string{`"reason":"ok"`, `"queueMs"`},
+		problem: "limit-low", why: "the concurrency limit is too low",
+	},
+	{
+		name: "limits: too many connections", settings: env("MAX_CONNECTIONS=10"),
+		app:     stream,
+		provoke: func(p *pod) { p.streams(15) },
+		alerts:  []string{"NearlyOutOfFiles"},
+		metric:  "client_connections_waiting",
+		log:     []string{"new connections are waiting for an idle connection", "MAX_CONNECTIONS"},
+		problem: "client-connections", why: "client connections: limit of 10 reached",
+	},
+	{
+		name: "limits: too many open files", files: 100,
+		app:     stream,
+		provoke: func(p *pod) { p.streams(100) },
+		alerts:  []string{"NearlyOutOfFiles"},
+		metric:  "client_connections_waiting",
+		log:     []string{"new connections are waiting for an idle connection", "limit on open files"},
+		problem: "client-connections", why: "limit on open files: 100",
+	},
+	{
+		name: "limits: too much memory", settings: env("GOMEMLIMIT=42MiB"),
+		app: func(p *pod) { p.serve(func(_ http.ResponseWriter, r *http.Request) { hang(p, r) }) },
+		provoke: func(p *pod) {
+			long := "GET / HTTP/1.1\r\nHost: a.test\r\n" + strings.Repeat("X-Long: "+strings.Repeat("y", 1000)+"\r\n", 900) + "\r\n"
+			p.run(40, func() { p.send(long) })
+		},
+		alerts:  []string{"RequestMemoryExhausted", "BoundsClosePeers"},
+		metric:  `request_failures_total{reason="overload"}`,
+		log:     []string{"request failed", "overload"},
+		problem: "memory", why: "the memory for requests is exhausted",
+	},
+	{
+		name: "readiness: probe fails", app: func(p *pod) { p.app.Close() },
+		alerts:  []string{"NotReady"},
+		metric:  `not_ready_reason{reason="refused"}`,
+		log:     []string{"refused", "the user container is not ready"},
+		problem: "not-ready", why: "the readiness probe fails",
+	},
+	{
+		name: "readiness: changes often",
+		settings: func(p *pod) []string {
+			return []string{"ON_KNATIVE=false", fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"path":"/ready","port":%d}}`, p.app.Addr().(*net.TCPAddr).Port)}
+		},
+		app: func(p *pod) {
+			var probes atomic.Int64
+			p.serve(func(w http.ResponseWriter, _ *http.Request) {
+				if probes.Add(1)%2 == 0 {
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+			})
+		},
+		alerts:  []string{"ReadinessFlaps"},
+		metric:  "readiness_flaps_total",
+		log:     []string{"status 503", "the user container is not ready"},
+		problem: "readiness-flaps", why: "the readiness of the application changes often",
+	},
+	{
+		name: "certificate: expired", app: ok,
+		settings: withCertificate(validity{-2 * time.Hour, -time.Hour}),
+		alerts:   []string{"CertificateExpires"},
+		metric:   "tls_certificate_expiry_timestamp_seconds", abnormal: func(v float64) bool { return v < float64(time.Now().Unix()) },
+		log:     []string{"the certificate", "in use is not valid"},
+		problem: "tls", why: "the TLS certificate is not valid",
+	},
+	{
+		name: "certificate: not valid yet", app: ok,
+		settings: withCertificate(validity{time.Hour, 72 * time.Hour}),
+		log:      []string{"the certificate", "in use is not valid"},
+		problem:  "tls", why: "not valid before",
+		silent: map[string]string{
+			"alert":  "The certificate becomes valid without an action.",
+			"metric": "The only metric of the certificate is its expiry time.",
+		},
+	},
+	{
+		name: "certificate: wrong key", app: ok,
+		settings: withCertificate(valid),
+		provoke:  func(p *pod) { harness.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "tls.key"), []byte("x"), 0o600)) },
+		log:      []string{"certificate not in use"},
+		problem:  "tls", why: "the new certificate files are not used",
+		silent: map[string]string{
+			"alert":  "The previous certificate is used. CertificateExpires fires a day before it expires.",
+			"metric": "The only metric of the certificate is its expiry time.",
+		},
+	},
+	{
+		name: "certificate: wrong name", app: ok,
+		settings: withCertificate(valid),
+		provoke: func(p *pod) {
+			p.run(1, func() { p.handshake(&tls.Config{RootCAs: p.roots(), ServerName: "wrong.test"}) })
+		},
+		metric:  `client_errors_total{error="tls-rejected"}`,
+		log:     []string{"because of a client error", "tls-rejected"},
+		problem: "bounds", why: "clients cause the error tls-rejected",
+		silent: map[string]string{"alert": "The sidecar cannot distinguish a wrong certificate from a client without the CA."},
+	},
+	{
+		name: "certificate: late", app: ok,
+		settings: func(p *pod) []string { return []string{"TLS_CERT_DIR=" + p.dir} },
+		log:      []string{`"message":"serving"`, "tls.crt and tls.key not found"},
+		why:      "tls.crt and tls.key not found",
+		silent:   map[string]string{"alert": "TLS is optional.", "metric": "TLS is optional."},
+	},
+	{
+		name: "collector: down", app: respondQuickly,
+		settings: func(p *pod) []string { return traced("http://127.0.0.1:" + harness.FreePorts(p.t, 1)[0]) },
+		provoke:  pipeline,
+		alerts:   []string{"TelemetryIsLost"},
+		metric:   "spans_dropped_total",
+		log:      []string{"spans dropped", "connection refused"},
+		problem:  "spans-lost", why: "spans are lost",
+	},
+	{
+		name: "collector: hangs", app: respondQuickly,
+		settings: func(p *pod) []string {
+			collector := harness.Listen(p.t)
+			p.t.Cleanup(func() { collector.Close() })
+			return append(traced("http://"+collector.Addr().String()), "OTEL_EXPORTER_OTLP_TIMEOUT=200")
+		},
+		provoke: pipeline,
+		alerts:  []string{"TelemetryIsLost"},
+		metric:  "spans_dropped_total",
+		log:     []string{"spans dropped", "deadline exceeded"},
+		problem: "spans-lost", why: "spans are lost",
+	},
+	{
+		name: "collector: slow", app: respondQuickly,
+		settings: func(p *pod) []string {
+			collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				p.sleep(2 * time.Second)
+			}))
+			p.t.Cleanup(collector.Close)
+			return traced(collector.URL)
+		},
+		provoke: pipeline,
+		alerts:  []string{"TelemetryIsLost"},
+		metric:  "spans_dropped_total",
+		log:     []string{"spans dropped", "exports are too slow"},
+		problem: "spans-lost", why: "spans are lost",
+	},
+	{
+		name: "other: standard output not read", app: respondQuickly, unreadOutput: true,
+		settings: env(requestLog),
+		provoke:  pipeline,
+		alerts:   []string{"TelemetryIsLost"},
+		metric:   "log_lines_dropped_total",
+		log:      []string{"request log", "lines dropped"},
+		problem:  "log-lost", why: "lines of the request log are lost",
+	},
+	{
+		name: "other: limit of the HTTP engine", settings: env("MAX_HEADER_BYTES=4096"), app: ok,
+		provoke: func(p *pod) {
+			p.run(1, func() {
+				p.send("GET / HTTP/1.1\r\nHost: a.test\r\nX-Long: " + strings.Repeat("y", 100_000) + "\r\n\r\n")
+			})
+		},
+		alerts:  []string{"BoundsClosePeers"},
+		metric:  `bounds_total{bound="header-section"}`,
+		log:     []string{"a bound closed a request", "header-section"},
+		problem: "bounds", why: "a peer exceeds the bound header-section",
+	},
+	{
+		name: "other: drain too long", settings: env("DRAIN_DEADLINE=10m", "DRAIN_STREAMS=wait"),
+		app: stream,
+		provoke: func(p *pod) {
+			p.streams(1)
+			harness.NoError(p.t, p.sidecar.Process.Signal(syscall.SIGTERM))
+		},
+		alerts: []string{"DrainHangs"},
+		metric: "draining",
+		log:    []string{"deadline", `"message":"draining"`},
+		why:    "the pod is terminating",
+	},
+	{
+		name: "other: metrics disabled", settings: env("METRICS_NAMES=off"), app: ok,
+		alerts: []string{"CannotBeScraped"},
+		log:    []string{`"message":"serving"`, `"METRICS_NAMES":"off"`},
+		silent: map[string]string{
+			"metric": "The metric `up` of Prometheus is 0.", "status page": disabledOnPurpose, "why": disabledOnPurpose,
+		},
+	},
+	{
+		name: "other: tracing disabled", settings: env("OTEL_EXPORTER_OTLP_ENDPOINT=ftp://a.test"), app: ok,
+		log:    []string{`"message":"tracing"`, "tracing is disabled"},
+		why:    "tracing is disabled",
+		silent: map[string]string{"alert": "Requests and metrics are not affected.", "metric": "Requests and metrics are not affected."},
+	},
+}
+
+// traced returns settings that trace each request and export the spans to a collector.
+func traced(collector string) []string {
+	return []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=" + collector + "/v1/traces", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}
+}
+
+// okResponse is a complete response.
+const okResponse = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+// respondQuickly starts an application that uses little CPU time for each request.
+func respondQuickly(p *pod) {
+	p.accept(func(c net.Conn) {
+		for in := bufio.NewReader(c); ; {
+			line, err := in.ReadSlice('\n')
+			if err != nil {
+				return
+			}
+			if string(line) == "\r\n" {
+				_, _ = io.WriteString(c, okResponse)
+			}
+		}
+	})
+}
+
+// pipeline starts a client that sends 100 requests at a time.
+func pipeline(p *pod) {
+	const n = 100
+	requests := strings.Repeat("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", n)
+	p.run(1, func() {
+		p.dial(func(c net.Conn) {
+			in := bufio.NewReader(c)
+			for {
+				_, _ = io.WriteString(c, requests)
+				for range n {
+					if _, err := harness.ReadHead(in); err != nil {
+						return
+					}
+				}
+			}
+		})
+	})
+}
+
+// stream starts an application that sends an endless response after the request to /, and an empty response to others.
+func stream(p *pod) {
+	p.serve(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "begin\n")
+		_ = http.NewResponseController(w).Flush()
+		hang(p, r)
+	})
+}
+
+// streams opens n connections, each with a response that does not end. It returns when the first
+// response has begun.
+func (p *pod) streams(n int) {
+	var began atomic.Bool
+	p.run(n, func() {
+		p.dial(func(c net.Conn) {
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")
+			if _, err := c.Read(make([]byte, 4096)); err == nil {
+				began.Store(true)
+			}
+			_, _ = io.Copy(io.Discard, c)
+		})
+	})
+	harness.Until(p.t, "a response begins", began.Load)
+}
