@@ -47,6 +47,9 @@ var memoryAttacks = []memoryAttack{
 	{"250 requests with a long indexed field", 2, false, func(a *attacker) {
 		a.requests(250, "/wait", slices.Repeat([]string{"c: " + strings.Repeat("v", 3900)}, 220)...)
 	}},
+	{"250 requests with 15 indexed X-Forwarded-For fields", 2, false, func(a *attacker) {
+		a.requests(250, "/wait", slices.Repeat([]string{"x-forwarded-for: " + strings.Repeat("v", 3900)}, 15)...)
+	}},
 	{"long fields", 2, false, func(a *attacker) {
 		for range 4 {
 			a.largeHeaders(true)

@@ -183,7 +183,7 @@ func TestUnreadResponseTimesOut(t *testing.T) {
 	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, server.Address)
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	server.WantBounds(bound.SendTimeout)
-	harness.Equal(t, server.Observed(1)[0].Reason, observation.IdleTimeout, "reason")
+	harness.Equal(t, server.Observed(1)[0].Reason, observation.ClientSlow, "reason")
 }
 
 // The client reads 1 KiB at a time while the buffers of the kernel are full. The timeout is reset

@@ -19,7 +19,7 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
 	x.call.Memory.Account = x.conn.memory
-	if !x.call.Memory.Reserve(x.headSize, 1) {
+	if !x.call.ReserveHead(q, x.headSize) {
 		return transport.Result{Err: transport.FaultOverloaded}
 	}
 	if x.protocol != "" {

@@ -61,6 +61,17 @@ const (
 	bodySender      = 4 << 10 // a goroutine
 )
 
+// ReserveHead reserves the memory to send the header section of r. received is the size of the received header
+// section in bytes. It waits in the same way as [netconn.Account.Await], and returns false if the budget is
+// exhausted. A header section with a long X-Forwarded-For field is longer when it is sent.
+func (c *Call) ReserveHead(r *Request, received int) bool {
+	n := received
+	if n > netconn.LongHead/(1+forwardedFactor) {
+		n = max(n, r.Size())
+	}
+	return c.Memory.Reserve(n, 1)
+}
+
 // ReserveBody charges the memory to send Body to the account of Memory. It waits in the same way as
 // [netconn.Account.Await], and returns false if the budget is exhausted.
 func (c *Call) ReserveBody() bool {

@@ -1,10 +1,33 @@
 package rewrite
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
+
+// HPACK can encode the field in a few bytes, so that the memory of the received header section is small.
+func TestLongForwardedForIsChargedAndReleased(t *testing.T) {
+	const long = 40 << 10
+	r := Request{
+		Method: "GET", Target: "/", Peer: "192.0.2.1", Length: -1,
+		Fields: []wire.Field{{Name: []byte("X-Forwarded-For"), Value: []byte(strings.Repeat("a", long))}},
+	}
+	var c Call
+	c.Memory.Account = netconn.NewBudget(0, nil).Open("", nil)
+	if !c.ReserveHead(&r, 10<<10) {
+		t.Fatal("no memory for the header section")
+	}
+	sent := len(r.AppendHTTP1(nil))
+	if got := c.Memory.Held(); got < sent+long {
+		t.Errorf("reserved %d bytes, want at least %d for the header section and %d for a copy of the field", got, sent, long)
+	}
+	if got := cap(r.chain); got > chainKept {
+		t.Errorf("the request keeps %d bytes of the field, want at most %d", got, chainKept)
+	}
+}
 
 // An ingress can send many uploads over one connection. The budget is the one of a container with a memory
 // limit of 64 MiB.

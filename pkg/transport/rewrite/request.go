@@ -32,16 +32,20 @@ type Request struct {
 	Trace          transport.TraceFields // nil if the request is not traced
 
 	lines Lines  // output of AppendHTTP1
-	chain []byte // value of X-Forwarded-For if it contains more than Peer
+	chain []byte // value of X-Forwarded-For if it contains more than Peer; reused
 }
 
-// chainKept is the maximum capacity of chain that is kept for the next request, in bytes, so that
-// an idle connection uses little memory.
+// chainKept is the maximum capacity of chain that is kept after a method call, in bytes. A longer chain
+// is not part of the memory budget, and HPACK can encode it in a few bytes.
 const chainKept = 512
 
 // Release removes all references to strings and fields of the client.
 func (r *Request) Release() {
 	r.Method, r.Target, r.Host, r.Fields, r.Packed = "", "", "", nil, nil
+}
+
+// dropChain releases a long chain after its value was copied.
+func (r *Request) dropChain() {
 	if cap(r.chain) > chainKept {
 		r.chain = nil
 	}
@@ -193,6 +197,10 @@ func (r *Request) appendProtocols(b []byte) []byte {
 const (
 	usualSize    = 256 // estimate for the fields that a proxy adds
 	fieldFraming = 4   // ": " and CRLF of one field
+
+	// forwardedFactor is the number of additional bytes for each byte of X-Forwarded-For: the copy in chain, and
+	// its addresses in Forwarded.
+	forwardedFactor = 3
 )
 
 // Size returns the approximate length of the header section that the user container receives, in
@@ -204,6 +212,9 @@ func (r *Request) Size() int {
 	size := len(r.Method) + len(r.Target) + usualSize
 	for i := range r.Fields {
 		size += len(r.Fields[i].Name) + len(r.Fields[i].Value) + fieldFraming
+		if transport.RoleOf(wire.String(r.Fields[i].Name)) == transport.ForwardedForRole {
+			size += forwardedFactor * len(r.Fields[i].Value)
+		}
 	}
 	return size
 }
@@ -223,6 +234,7 @@ func (r *Request) AppendHTTP1(b []byte) []byte {
 	b = append(b, " HTTP/1.1\r\n"...)
 	r.lines = wire.AppendField(b, transport.Host, r.Authority())
 	r.each(&r.lines, &said, named, r.Crumbs)
+	r.dropChain()
 	b, r.lines = r.lines, nil
 	if r.Crumbs {
 		b = r.appendCookies(b)
@@ -285,6 +297,7 @@ func (r *Request) EachField(e Encoder) {
 	var room [namesRoom]string
 	said, named := r.read(room[:0])
 	r.each(e, &said, named, false)
+	r.dropChain()
 }
 
 // said contains the values in a request that affect other fields.
@@ -302,9 +315,7 @@ type said struct {
 func (r *Request) read(room names) (s said, named names) {
 	original, _ := wire.Find(r.Fields, transport.OriginalHost)
 	s.original = len(original) > 0
-	if named = room; cap(r.chain) > chainKept {
-		r.chain = nil
-	}
+	named = room
 	chain, chained := r.chain[:0], false
 	for i := range r.Fields {
 		name, value := wire.String(r.Fields[i].Name), wire.String(r.Fields[i].Value)

@@ -63,7 +63,7 @@ func TestQueuedRequestsAreSentInOrder(t *testing.T) {
 	for i := range 20 {
 		permit <- struct{}{}
 		harness.Equal(t, harness.Receive(t, seen, "request"), "/"+itoa(i), "target")
-		harness.Equal(t, client.Queued(), 19-i, "queued requests")
+		harness.Until(t, "the request leaves the queue", func() bool { return client.Queued() == 19-i })
 	}
 	permit <- struct{}{}
 	for _, done := range ends {
