@@ -23,9 +23,20 @@ const imageHelper = "helper"
 // imageWeb is the kind of an image that runs a web server.
 const imageWeb = "web"
 
+// imageAPI is the kind of an image whose ports for requests have a name such as http-metrics.
+const imageAPI = "api"
+
+// imageProxy is the kind of a helper that can read the address of the server behind it from a file.
+const imageProxy = "proxy"
+
+// hasKind reports whether a row of the given kind contains an image.
+func hasKind(image, kind string) bool {
+	return slices.ContainsFunc(images, func(r imageRow) bool { return r.kind == kind && r.image.MatchString(image) })
+}
+
 // isWebServer reports whether the image of a container is that of a web server.
 func isWebServer(c *corev1.Container) bool {
-	return slices.ContainsFunc(images, func(r imageRow) bool { return r.kind == imageWeb && r.image.MatchString(c.Image) })
+	return hasKind(c.Image, imageWeb)
 }
 
 // An imageRow is a row of databases.txt.
@@ -69,7 +80,7 @@ const imageException = "none"
 func rowsOf(c *corev1.Container) []*imageRow {
 	var all []*imageRow
 	for i, r := range images {
-		if r.kind == imageHelper || r.kind == imageWeb || r.kind == imageListens || !r.image.MatchString(c.Image) {
+		if slices.Contains([]string{imageHelper, imageProxy, imageWeb, imageAPI, imageListens}, r.kind) || !r.image.MatchString(c.Image) {
 			continue
 		}
 		if r.kind == imageException {
@@ -78,6 +89,17 @@ func rowsOf(c *corev1.Container) []*imageRow {
 		all = append(all, &images[i])
 	}
 	return all
+}
+
+// apiName returns the name of a port without the words for metrics at its end, if the image of the
+// container serves requests on the port.
+func apiName(c *corev1.Container, n int32, name string) string {
+	if short, isMetrics := strings.CutSuffix(name, "-metrics"); isMetrics && slices.ContainsFunc(images, func(r imageRow) bool {
+		return r.kind == imageAPI && r.applies(n) && r.image.MatchString(c.Image)
+	}) {
+		return short
+	}
+	return name
 }
 
 // applies reports whether the row contains a port.
@@ -105,7 +127,7 @@ func helps(c *corev1.Container, labels map[string]string) string {
 		return "the name of container " + c.Name + " is the name of a helper"
 	}
 	for _, r := range images {
-		if r.kind == imageHelper && r.image.MatchString(c.Image) {
+		if (r.kind == imageHelper || r.kind == imageProxy) && r.image.MatchString(c.Image) {
 			return fmt.Sprintf("the image of container %s is %.100s (%s)", c.Name, c.Image, r.reason)
 		}
 	}

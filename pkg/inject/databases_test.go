@@ -15,7 +15,7 @@ func TestImageTableRowsAreComplete(t *testing.T) {
 			t.Errorf("%s: got reason %q and source %q, want both", r.pattern, r.reason, r.source)
 		}
 		switch r.kind {
-		case "side", "raw", "tls", imageHelper, imageException, imageWeb, imageListens:
+		case "side", "raw", "tls", imageHelper, imageProxy, imageException, imageWeb, imageAPI, imageListens:
 		default:
 			t.Errorf("%s: got unknown kind %q", r.pattern, r.kind)
 		}

@@ -452,6 +452,9 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		}
 	}
 	if len(usable) == 0 {
+		if i := slices.IndexFunc(all, isPeerCalledHTTP); i >= 0 && len(named) > 0 {
+			return nil, in.refusePeer(all[i], named)
+		}
 		return nil, in.skipNotHTTP(pool)
 	}
 	main := slices.DeleteFunc(slices.Clone(usable), func(c *candidate) bool { return c.helper != "" })
@@ -480,6 +483,20 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		return nil, in.refuseWhichPort([]*candidate{chosen, other})
 	}
 	return chosen, nil
+}
+
+// isPeerCalledHTTP reports whether a Service uses a name of HTTP for a port through which the nodes of a
+// cluster find each other.
+func isPeerCalledHTTP(c *candidate) bool {
+	return isPeer(c.port) && !c.sign.takesRequests() && slices.ContainsFunc(c.services, func(s ServicePort) bool { return byName("", s.Name).protocol == plainHTTP })
+}
+
+// refusePeer returns the error for a pod without a port for HTTP requests in which a Service uses a name
+// of HTTP for the port of peer.
+func (in *injection) refusePeer(peer *candidate, others []*candidate) error {
+	in.out.Missing = "the port that receives the requests"
+	return refuse(WhichPort, "a Service uses the name http for port %s of container %s, but %s; if the container serves HTTP requests: %s",
+		describePort(peer.port), peer.container.Name, peer.sign.why, in.flagsOf(others))
 }
 
 // probedOther returns the port of a TCP probe or a gRPC probe that the container of a selected port
@@ -571,15 +588,15 @@ func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	return others
 }
 
+// besideWeb are the rows of ports.txt for servers that often serve HTTP on another port, such as Git
+// servers, collectors of logs, and Jenkins.
+var besideWeb = []string{"SSH", "Fluentd", "syslog", "memberlist", "Consul", "Docker", "Jenkins agents or Db2"}
+
 // isStore reports whether the number of a port, the image or a command of a probe is that of a
-// database or a broker. Git servers and collectors of logs often serve HTTP on another port.
+// database or a broker.
 func (in *injection) isStore(c *candidate) bool {
-	of := rawPorts[c.port.ContainerPort]
-	if of == "SSH" || of == "Fluentd" || of == "syslog" {
-		of = ""
-	}
-	h := in.hintsOf(c.container)
-	return of != "" || h.image.protocol == notHTTP || h.commands.protocol == notHTTP
+	of, h := rawPorts[c.port.ContainerPort], in.hintsOf(c.container)
+	return of != "" && !slices.Contains(besideWeb, of) || h.image.protocol == notHTTP || h.commands.protocol == notHTTP
 }
 
 // narrow applies the evidence that selects one of several ports, the strongest first.
@@ -608,7 +625,7 @@ func (in *injection) narrow(all []*candidate, containers []*corev1.Container) (*
 
 // webName matches the names of ports for HTTP, except the names for gRPC. Many servers have a
 // second port for gRPC.
-var webName = regexp.MustCompile(`^(http[0-9]*|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
+var webName = regexp.MustCompile(`^(http[0-9]*|httpport|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
 
 // preferences select one of several possible ports. The first preference is the strongest.
 var preferences = []func(*candidate) bool{
@@ -625,9 +642,9 @@ var preferences = []func(*candidate) bool{
 	},
 }
 
-// hasService reports whether a Service that is not only for metrics uses the port.
+// hasService reports whether a Service uses the port, except Services for metrics and for peers.
 func (c *candidate) hasService() bool {
-	return slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isForMetrics(s) })
+	return slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isAside(s, c.container) })
 }
 
 // isClear reports whether the name or a probe of the port shows that it is for requests. Next to a

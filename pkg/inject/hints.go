@@ -26,6 +26,7 @@ type hints struct {
 	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
 	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
 	flagged  bool             // a flag or a variable is the reason for pair
+	insecure bool             // a flag or a variable turns TLS off
 	consoles map[int32]bool   // ports in flags and variables for a console
 	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address
 	mounted  sign             // a volume contains a certificate, so a port without other evidence uses TLS
@@ -210,7 +211,11 @@ func (h *hints) readParameters(container any, names [][]string) (all []parameter
 	h.spring = springOf(all)
 	name := wordsOf(text(container, "name"))
 	var found certificate
+	h.insecure = slices.ContainsFunc(commandLine(container), func(line string) bool {
+		return slices.ContainsFunc(strings.Fields(line), withoutTLS.MatchString)
+	})
 	for _, s := range all {
+		h.insecure = h.insecure || s.variable && withoutTLS.MatchString(asFlag(s, names))
 		h.readListener(s, name)
 		if !h.spring.decides(s.property) && !authorityFile.MatchString(s.value) {
 			found.read(s, names)
@@ -221,6 +226,24 @@ func (h *hints) readParameters(container any, names [][]string) (all []parameter
 		h.pair, h.flagged = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no stronger evidence for the port", found.cert)}, true
 	}
 	return all
+}
+
+// withoutTLS matches a flag that turns TLS off.
+var withoutTLS = regexp.MustCompile(`(?i)^--?(insecure|plain-?text|(no|disable)-(tls|ssl|https))(=["']?(true|1|yes|on)["']?)?$|^--?(tls|ssl|https)(-enabled?)?=["']?(false|0|no|off|disabled?)["']?$`)
+
+// asFlag returns a variable as a flag, without the name of the server: SHOP_SERVER_INSECURE=true is
+// --insecure=true in a container called shop. names are the names of the server: see namesOfServer.
+func asFlag(s parameter, names [][]string) string {
+	words := s.words
+	for _, name := range names {
+		if len(words) > len(name) && slices.Equal(words[:len(name)], name) {
+			words = words[len(name):]
+		}
+	}
+	if len(words) > 1 && slices.Contains(serverWords, words[0]) {
+		words = words[1:]
+	}
+	return "--" + strings.Join(words, "-") + "=" + s.value
 }
 
 // A certificate contains the names of the parameters for the certificate of a server, its key, and

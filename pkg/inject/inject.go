@@ -210,6 +210,7 @@ type injection struct {
 	unrouted             []ServicePort           // Service ports with an unknown container
 	placeholders         []ServicePort           // undeclared ports of headless Services that the pod does not use
 	hints                map[string]*hints       // by container name: see hintsOf
+	hidden               []upstream              // proxies whose server is unknown: see upstreams
 	behind               map[int32][]upstream    // proxies by the port of the server behind them: see upstreams
 
 	options         Options

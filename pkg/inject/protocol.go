@@ -48,11 +48,11 @@ var (
 	sideName = regexp.MustCompile(`(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
 		`health|healthz|healthy|healthcheck|healthprobe|livez|liveness|readyz|readiness|probe|probes|status|debug|delve|dlv|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`)
 	tlsName  = regexp.MustCompile(`(^|-)([a-z]*https[0-9]*|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`)
-	httpName = regexp.MustCompile(`^(http[0-9]*|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`)
+	httpName = regexp.MustCompile(`^(http[0-9]*|httpport|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`)
 	rawName  = regexp.MustCompile(`(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
 		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|dubbo|hessian|rmi|remoting|capnproto|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
 		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|socat|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5|` +
-		`irc|ircd|ircs|dicom|modbus|opcua|minecraft|rcon|pickle|iscsi|rsync|telnet|xmpp|bgp|kerberos|smb|gearman|clamd)(-|$)`)
+		`irc|ircd|ircs|turn|turns|stun|stuns|dicom|modbus|opcua|minecraft|rcon|pickle|iscsi|rsync|telnet|xmpp|bgp|kerberos|smb|gearman|clamd)(-|$)`)
 )
 
 // Patterns for probe commands that run database clients, and for images of servers that do not use
@@ -64,7 +64,7 @@ var (
 		`kafka-topics(\.sh)?|kafka-broker-api-versions(\.sh)?|kafka-cluster(\.sh)?|zkServer\.sh|zkOk\.sh|zkCli\.sh|zookeeper-ready|etcdctl|cqlsh|nodetool|rabbitmqctl|rabbitmq-diagnostics|` +
 		`ldapsearch|sqlcmd|cypher-shell|nats-server|asinfo|mqtt_sub|mosquit+o_sub)($|[ \t\n;&|)"'\x60])`)
 	serverImage = regexp.MustCompile(`(^|/)(redis|valkey|keydb|dragonfly|mysql|mysql57|mariadb|mariadb-galera|percona|percona-xtradb|percona-xtradb-cluster|percona-server|percona-server-mongodb|postgres|postgresql|` +
-		`postgresql-repmgr|postgis|timescaledb|pgbouncer|pgpool|pgvector|spilo|spilo-[0-9]+|mongo|mongodb|mongodb-sharded|mongodb-community|kafka|cp-kafka|cp-server|zookeeper|cp-zookeeper|kubernetes-zookeeper|` +
+		`postgresql-repmgr|postgis|timescaledb|pgbouncer|pgpool|pgvector|spilo|spilo-[0-9]+|mongo|mongodb|mongodb-sharded|mongodb-community|db2|ignite|redpanda|kafka|cp-kafka|cp-server|zookeeper|cp-zookeeper|kubernetes-zookeeper|` +
 		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|(eclipse-)?mosquit+o|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|socat|gb-redisslave|gb-redis-follower)` +
 		`(-(server|alpine|debian|node|broker|master|slave|primary|replica|leader|follower|standalone|ha|cluster|sentinel|single|db|database|server-linux|community|enterprise))*` +
 		`([:@]|$)|:([^/@]*-)?fpm(-[^/@]*)?(@|$)|(^|/)php-fpm([:@]|$)`)
@@ -104,6 +104,24 @@ var tlsPorts = map[int32]string{
 // isTLSNumber reports whether TLS is common on a port.
 func isTLSNumber(n int32) bool { return tlsPorts[n] != "" || n%1000 == 443 }
 
+// isHTTPS reports whether the port of a Service is one of the usual ports of HTTPS.
+func isHTTPS(n int32) bool { return n == 443 || n == 8443 }
+
+// offersHTTPS reports whether a Service has a usual port of HTTPS, and no load balancer that
+// terminates TLS.
+func offersHTTPS(s ServicePort) bool { return isHTTPS(s.Number) && !s.Terminated }
+
+// peerName matches the names of ports through which the nodes of a cluster find each other. peerPorts
+// are the numbers of such ports: memberlist, Consul, and Alertmanager.
+var (
+	peerName  = regexp.MustCompile(`(^|-)(gossip|memberlist|serf)(-|$)`)
+	peerPorts = []int32{7946, 8300, 8301, 8302, 9094}
+)
+
+func isPeer(p corev1.ContainerPort) bool {
+	return peerName.MatchString(p.Name) || slices.Contains(peerPorts, p.ContainerPort)
+}
+
 // metricsName matches the names of ports for metrics and health checks only.
 var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probes?)(-|$)`)
 
@@ -127,18 +145,21 @@ func byName(what, name string) sign {
 	return sign{}
 }
 
-// metricsService matches the names of Services for metrics, such as web-metrics. It does not match
-// metrics-browser, because this can be the name of an application.
-var metricsService = regexp.MustCompile(`-metrics(-|$)`)
+// asideService matches the names of Services for metrics or for peers, such as web-metrics and
+// web-memberlist. It does not match metrics-browser, because this can be the name of an application.
+var asideService = regexp.MustCompile(`-(metrics|gossip|memberlist)(-|$)`)
 
-// isForMetrics reports whether a Service is for metrics only. Such a Service is no evidence for
-// requests.
-func isForMetrics(s ServicePort) bool { return metricsService.MatchString(s.Service) }
+// isAside reports whether a Service is only for metrics or for peers. Such a Service is no evidence
+// for requests. An application can also have such a name: c is its container, or nil.
+func isAside(s ServicePort, c *corev1.Container) bool {
+	isApp := c != nil && c.Name == s.Service && byName("", s.Name).protocol == plainHTTP
+	return asideService.MatchString(s.Service) && !isApp
+}
 
-// nameInService returns the sign of the name of a port in a Service. A Service for metrics can also
-// call a port http.
-func nameInService(s ServicePort, p corev1.ContainerPort) sign {
-	if isForMetrics(s) {
+// nameInService returns the sign of the name of a container port in a Service. A Service for metrics
+// or for peers can also call a port http.
+func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) sign {
+	if isAside(s, c) {
 		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
 	}
 	name := s.Name
@@ -207,14 +228,22 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if h.sleeps.why != "" {
 		return h.sleeps
 	}
-	var services []ServicePort // without Services for metrics
+	var services []ServicePort // without Services for metrics and for peers
 	var protocols, names []sign
+	p.Name = apiName(c, p.ContainerPort, p.Name)
 	for _, s := range in.servicesOf(c, p) {
-		if !isForMetrics(s) {
+		s.Name = apiName(c, p.ContainerPort, s.Name)
+		if !isAside(s, c) {
 			services = append(services, s)
 		}
-		protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
-		names = append(names, h.encrypted(s.Name, nameInService(s, p)))
+		if s.AppProtocol != "tcp" || byName("", s.Name).protocol != plainHTTP { // some charts use tcp for gRPC
+			protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
+		}
+		name := h.encrypted(s.Name, nameInService(s, c, p))
+		if name.protocol == plainHTTP && offersHTTPS(s) && !strings.HasPrefix(s.Name, "http") {
+			name = sign{overTLS, fmt.Sprintf("Service %s offers it as %s on port %d, a port of HTTPS", s.Service, s.Name, s.Number)}
+		}
+		names = append(names, name)
 	}
 	probes := []sign{h.probed[p.ContainerPort]}
 	for _, probe := range probesOf(c) {
@@ -229,8 +258,19 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if isAppName && own.protocol == notForRequests {
 		own = sign{}
 	}
+	if isPeer(p) && own.protocol != plainHTTP {
+		named = sign{} // such a Service often calls the port http
+	}
 	// The declared name can describe the metrics only, although the Service is for requests.
 	if own.protocol == notForRequests && flag.protocol != notForRequests && named.protocol == plainHTTP {
+		own = sign{}
+	}
+	// A port called like its container, such as redis-commander, can contain the name of another server.
+	if p.Name == c.Name && strings.ContainsRune(p.Name, '-') && own.protocol == notHTTP && named.protocol == plainHTTP {
+		own = sign{}
+	}
+	// The name grpc is no evidence for plain text if clients use a port of HTTPS.
+	if strings.HasPrefix(p.Name, "grpc") && len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return !offersHTTPS(s) }) {
 		own = sign{}
 	}
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] != "" || named.protocol == plainHTTP) {
@@ -251,7 +291,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if aside.why != "" && agree(protocols).protocol == plainHTTP { // metrics use HTTP as well
 		return aside
 	}
-	return firstOf(agree(protocols), h.image, aside, agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands, namedTCP(services, p))
+	return firstOf(agree(protocols), h.image, aside, h.offeredAsBoth(p, services), agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands, namedTCP(services, p))
 }
 
 // offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a
@@ -266,6 +306,24 @@ func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) sig
 		return sign{}
 	}
 	return sign{overTLS, fmt.Sprintf("Service %s only offers it as HTTPS", services[0].Service)}
+}
+
+// offeredAsBoth returns the sign of a port that a Service offers as HTTP and as HTTPS. The container
+// can serve both on the same port, and TLS clients would not reach it through the sidecar. There is
+// no such sign if the name of the port or a parameter shows that the container uses plain HTTP.
+func (h *hints) offeredAsBoth(p corev1.ContainerPort, services []ServicePort) sign {
+	if h.insecure || p.ContainerPort == 80 || webName.MatchString(p.Name) || h.flags[p.ContainerPort].protocol == plainHTTP {
+		return sign{}
+	}
+	for _, s := range services {
+		isPlain := func(o ServicePort) bool {
+			return o.Service == s.Service && !offersHTTPS(o) && !tlsName.MatchString(o.Name)
+		}
+		if i := slices.IndexFunc(services, isPlain); i >= 0 && !s.Terminated && (offersHTTPS(s) || tlsName.MatchString(s.Name)) {
+			return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d and, for HTTPS, on port %d", s.Service, services[i].Number, s.Number)}
+		}
+	}
+	return sign{}
 }
 
 // firstOf returns the first sign with a known protocol.
@@ -314,8 +372,9 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if isTLSNumber(p.ContainerPort) && (h.serves[p.ContainerPort] == "" || h.pair.why != "" || h.mounted.why != "" || h.cert) {
 		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, cmp.Or(tlsPorts[p.ContainerPort], "HTTPS"))}
 	}
-	if len(services) > 0 && p.ContainerPort != 80 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
-		return sign{overTLS, fmt.Sprintf("Service %s offers it on port 443, the port of HTTPS", services[len(services)-1].Service)}
+	if len(services) > 0 && p.ContainerPort != 80 && !slices.ContainsFunc(services, func(s ServicePort) bool { return !offersHTTPS(s) }) {
+		s := services[len(services)-1]
+		return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d, a port of HTTPS", s.Service, s.Number)}
 	}
 	return byServiceNumber(services)
 }
@@ -426,8 +485,8 @@ func speaksHTTPCEL(high bool) string {
 	ported := "" // rows for some ports, and the option sure
 	for _, r := range images {
 		switch r.kind {
-		case imageException, imageWeb, imageListens: // the policy is stricter
-		case imageHelper:
+		case imageException, imageWeb, imageAPI, imageListens: // the policy is stricter
+		case imageHelper, imageProxy:
 			helpers = append(helpers, r.pattern)
 		default:
 			if r.ports == nil {

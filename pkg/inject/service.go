@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -65,6 +67,7 @@ type ServicePort struct {
 	Number      int32  // the port that clients connect to
 	AppProtocol string // may be empty
 	Certificate bool   // the Service requests a serving certificate for its pods
+	Terminated  bool   // a load balancer terminates TLS and sends plain HTTP to the pods
 	Headless    bool   // clients connect to the pods directly, so the port can be a placeholder
 	Target      intstr.IntOrString
 	Protocol    corev1.Protocol // "" means TCP
@@ -80,8 +83,8 @@ func CompactPorts(all []ServicePort) []ServicePort {
 	seen := map[ServicePort]int{}
 	return slices.DeleteFunc(slices.Clone(all), func(s ServicePort) bool {
 		key := s
-		key.Service = fmt.Sprint(isForMetrics(s), s.Name == s.Service)
-		if s.Number != 80 && s.Number != 443 { // the only numbers that are evidence
+		key.Service = fmt.Sprint(isAside(s, nil), s.Name == s.Service)
+		if s.Number != 80 && !isHTTPS(s.Number) { // the only numbers that are evidence
 			key.Number = 0
 		}
 		seen[key]++
@@ -110,7 +113,7 @@ func ReadService(service any) (_ *Service, ok bool) {
 	for _, p := range s.Spec.Ports {
 		read.ports = append(read.ports, ServicePort{
 			Service: s.Name, Name: p.Name, Number: p.Port, AppProtocol: *cmp.Or(p.AppProtocol, new(string)),
-			Certificate: requestsCertificate(s), Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Target: targetOf(p), Protocol: p.Protocol,
+			Certificate: requestsCertificate(s), Terminated: terminatesTLS(s), Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Target: targetOf(p), Protocol: p.Protocol,
 		})
 	}
 	return read, true
@@ -119,6 +122,27 @@ func ReadService(service any) (_ *Service, ok bool) {
 // requestsCertificate reports whether a Service requests a serving certificate from OpenShift.
 func requestsCertificate(s *corev1.Service) bool {
 	return s.Annotations["service.beta.openshift.io/serving-cert-secret-name"] != "" || s.Annotations["service.alpha.openshift.io/serving-cert-secret-name"] != ""
+}
+
+// Annotations of cloud providers. balancerTLS matches the certificate or the TLS ports of a load
+// balancer. backendProtocol matches the protocol between the load balancer and the pods.
+var (
+	balancerTLS     = regexp.MustCompile(`load-?balancer.*(ssl|tls|cert)`)
+	backendProtocol = regexp.MustCompile(`load-?balancer.*(backend|pool)-?protocol`)
+)
+
+// terminatesTLS reports whether the annotations of a Service configure a load balancer that
+// terminates TLS.
+func terminatesTLS(s *corev1.Service) bool {
+	found := false
+	for key, value := range s.Annotations {
+		if !backendProtocol.MatchString(key) {
+			found = found || value != "" && balancerTLS.MatchString(key)
+		} else if slices.Contains([]string{"https", "ssl", "tls"}, strings.ToLower(value)) {
+			return false
+		}
+	}
+	return found
 }
 
 // Selects reports whether the Service selects pods with the given namespace and labels.

@@ -25,6 +25,7 @@ var (
 	upstreamWords = []string{"upstream", "upstreams", "backend", "backends", "proxy", "proxied", "forward", "target", "targets", "to"}
 	// egressWords are the words of variables for a forward proxy, such as HTTPS_PROXY.
 	egressWords = []string{"http", "https", "all", "no", "ftp", "proxy"}
+	configWords = []string{"config", "cfg", "configuration"}
 	scrapeWords = []string{"scrape", "scraper", "exporter"}
 	upstreamURL = regexp.MustCompile(`(?i)^(?:([a-z0-9+]+)://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::([0-9]{1,5}))?(/.*)?$`)
 )
@@ -55,7 +56,36 @@ func upstreamOf(s parameter, part string) int32 {
 	return int32(n)
 }
 
-// upstreams returns the containers that forward requests to a port of the pod. It returns up to two containers for each port.
+// hiddenUpstream returns the parameter that hides the address of the server behind a proxy such as oauth2-proxy: a
+// configuration file, or a value from another object. It returns "" if the address is visible, or if the container is no
+// proxy.
+func hiddenUpstream(container any) string {
+	if !hasKind(text(container, "image"), imageProxy) {
+		return ""
+	}
+	visible, hidden := false, ""
+	parametersOf(container, func(s parameter) {
+		visible = visible || anyOf(s.words, upstreamWords[:2])
+		if anyOf(s.words, configWords) && strings.ContainsRune(s.value, '/') {
+			hidden = fmt.Sprintf("%.60s=%.60s", s.name, s.value)
+		}
+	})
+	for _, v := range listAt(container, "env") {
+		if name := text(v, "name"); at(v, "valueFrom") != nil && anyOf(wordsOf(name), upstreamWords[:2]) {
+			hidden = fmt.Sprintf("env %.60s", name)
+		}
+	}
+	switch {
+	case visible:
+		return ""
+	case hidden == "" && len(listAt(container, "envFrom")) > 0:
+		return "envFrom"
+	}
+	return hidden
+}
+
+// upstreams returns the containers that forward requests to a port of the pod. It returns up to two containers for each
+// port. It also sets the containers whose server is unknown.
 func (in *injection) upstreams() map[int32][]upstream {
 	if in.behind != nil {
 		return in.behind
@@ -63,6 +93,9 @@ func (in *injection) upstreams() map[int32][]upstream {
 	in.behind = map[int32][]upstream{}
 	for _, c := range containersAtRuntime(in.object) {
 		name := text(c, "name")
+		if file := hiddenUpstream(c); file != "" {
+			in.hidden = append(in.hidden, upstream{name, file})
+		}
 		parametersOf(c, func(s parameter) {
 			for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return strings.ContainsRune(",; \t\n", r) }) {
 				if n := upstreamOf(s, part); n != 0 && len(in.behind[n]) < 2 && !in.forwards(name, n) {
@@ -86,6 +119,11 @@ func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 			return fmt.Sprintf("container %s forwards requests to it (%s)", u.container, u.parameter)
 		}
 	}
+	for _, u := range in.hidden {
+		if u.container != c.Name {
+			return fmt.Sprintf("container %s can forward requests to it (%s)", u.container, u.parameter)
+		}
+	}
 	return ""
 }
 
@@ -93,7 +131,7 @@ func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
 	in.out.Missing = "a Service that names the port"
 	possible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.proxied && !c.sign.takesRequests() })
-	return skip(NotHTTP, "port %s of container %s is the target of a proxy: %s; a Service that uses the port bypasses the proxy; to select a port: %s",
+	return skip(NotHTTP, "port %s of container %s is behind a proxy: %s; a Service that uses the port bypasses the proxy; to select a port: %s",
 		describePort(proxied.port), proxied.container.Name, proxied.sign.why, in.flagsOf(possible))
 }
 

@@ -331,7 +331,7 @@ func (f *File) JSON() ([]byte, error) {
 			return nil, fmt.Errorf("%s:%d: %w; with --output=yaml, the document is written unchanged", f.Name, d.line, err)
 		}
 		if value != nil {
-			b.Write(append(jsonText(expand(root), "  "), '\n'))
+			b.Write(append(jsonText(expand(root), jsonStyle{indent: "  "}), '\n'))
 		}
 	}
 	return b.Bytes(), nil
@@ -782,16 +782,20 @@ func (d *document) encode(changes []inject.Change) ([]byte, error) {
 	return text, err
 }
 
-// encodeDocument encodes a document. It keeps the --- line of the original text.
+// encodeDocument encodes a document. It keeps the --- mark of the original text, and the white space
+// around a JSON object.
 func (d *document) encodeDocument(doc *yaml.Node, isJSON bool) ([]byte, error) {
-	head, _, ok := bytes.Cut(d.text, []byte("\n"))
-	if !ok || !bytes.HasPrefix(head, []byte("---")) || bytes.ContainsAny(head, "{[") {
-		head = nil
-	} else {
-		head = append(slices.Clone(head), '\n')
-	}
+	head := d.head()
 	if isJSON {
-		return slices.Concat(head, jsonText(doc.Content[0], indentOf(d.text)), []byte("\n")), nil
+		trimmed := bytes.TrimSpace(d.text)
+		begin, end := head, []byte("\n")
+		if bytes.HasSuffix(trimmed, []byte("}")) {
+			end = d.text[len(bytes.TrimRight(d.text, spaces)):]
+		}
+		if bytes.HasPrefix(trimmed, []byte("{")) {
+			begin = d.text[:len(d.text)-len(bytes.TrimLeft(d.text, spaces))]
+		}
+		return slices.Concat(begin, jsonText(doc.Content[0], styleOf(d.text)), end), nil
 	}
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
@@ -800,6 +804,30 @@ func (d *document) encodeDocument(doc *yaml.Node, isJSON bool) ([]byte, error) {
 		return nil, err
 	}
 	return slices.Concat(head, b.Bytes()), e.Close()
+}
+
+// head returns the --- line of a document, or only the mark if the value begins on this line.
+func (d *document) head() []byte {
+	line, _, ok := bytes.Cut(d.text, []byte("\n"))
+	after, isMarked := bytes.CutPrefix(line, []byte("---"))
+	switch value := bytes.IndexAny(after, "{["); {
+	case !isMarked:
+		return nil
+	case value < 0 && ok:
+		return append(slices.Clone(line), '\n')
+	case value >= 0 && isBlank(after[:value]):
+		return line[:len("---")+value]
+	}
+	return []byte("---\n") // without the tag, the anchor or the comment of the value
+}
+
+// styleOf returns the style of a JSON object.
+func styleOf(text []byte) jsonStyle {
+	if indent := indentOf(text); indent != "" {
+		return jsonStyle{indent: indent}
+	}
+	i := bytes.Index(text, []byte(`":`))
+	return jsonStyle{spaced: i >= 0 && bytes.HasPrefix(text[i:], []byte(`": `))}
 }
 
 // indentOf returns the indentation of the first member of a JSON object, or "" if this member is on

@@ -147,38 +147,49 @@ func quoted(text string) string {
 	return strings.NewReplacer("\u007f", `\u007f`, "\u0085", `\u0085`, "\ufeff", `\ufeff`).Replace(message.CompactJSON(text))
 }
 
-// jsonText returns a node as JSON. indent is the indentation of each level; without it, the result
-// is one line. The order of keys is preserved. The node must have been decoded without an error.
-func jsonText(n *yaml.Node, indent string) []byte {
+// A jsonStyle is the white space in a JSON object.
+type jsonStyle struct {
+	indent string // of each level; "" for an object on one line
+	spaced bool   // the separators in the line are followed by a space
+}
+
+// jsonText returns a node as JSON. The order of keys is preserved. The node must have been decoded
+// without an error.
+func jsonText(n *yaml.Node, style jsonStyle) []byte {
 	var b, pretty bytes.Buffer
-	writeJSON(&b, n)
-	if indent == "" {
+	space := ""
+	if style.spaced {
+		space = " "
+	}
+	writeJSON(&b, n, space)
+	if style.indent == "" {
 		return b.Bytes()
 	}
-	_ = json.Indent(&pretty, b.Bytes(), "", indent)
+	_ = json.Indent(&pretty, b.Bytes(), "", style.indent)
 	return pretty.Bytes()
 }
 
-func writeJSON(b *bytes.Buffer, n *yaml.Node) {
+// writeJSON writes a node as JSON on one line, with a space or nothing after each separator.
+func writeJSON(b *bytes.Buffer, n *yaml.Node, space string) {
 	n = target(n)
 	switch n.Kind {
 	case yaml.MappingNode:
 		b.WriteByte('{')
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if i > 0 {
-				b.WriteByte(',')
+				b.WriteString("," + space)
 			}
-			b.WriteString(quoted(target(n.Content[i]).Value) + ":")
-			writeJSON(b, n.Content[i+1])
+			b.WriteString(quoted(target(n.Content[i]).Value) + ":" + space)
+			writeJSON(b, n.Content[i+1], space)
 		}
 		b.WriteByte('}')
 	case yaml.SequenceNode:
 		b.WriteByte('[')
 		for i, item := range n.Content {
 			if i > 0 {
-				b.WriteByte(',')
+				b.WriteString("," + space)
 			}
-			writeJSON(b, item)
+			writeJSON(b, item, space)
 		}
 		b.WriteByte(']')
 	default:

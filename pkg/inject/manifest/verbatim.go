@@ -155,12 +155,8 @@ func (d *document) isRestored(was parsed) bool {
 }
 
 // keepInStatus encodes JSON again with the hunks in the first status that the changes write. It does
-// not modify the status of an earlier step, because a change in a pod template restarts the pods. It
-// does nothing for JSON on a single line, because such text has no layout to preserve.
+// not modify the status of an earlier step, because a change in a pod template restarts the pods.
 func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks string) {
-	if len(linesOf(bytes.TrimSpace(was))) == 1 {
-		return
-	}
 	i := slices.IndexFunc(changes, inject.IsStatus)
 	if i < 0 {
 		return
