@@ -119,7 +119,7 @@ func (c *command) announceTerminal(from []string) {
 	}
 }
 
-// readPath reads a file, or the files of a directory. It returns an error if they are longer than
+// readPath reads a file, or the regular files of a directory. It returns an error if they are longer than
 // limit bytes.
 func readPath(path string, limit int) ([]input, error) {
 	info, err := os.Stat(path)
@@ -133,6 +133,9 @@ func readPath(path string, limit int) ([]input, error) {
 	var inputs []input
 	err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+			return err
+		}
+		if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() { // a pipe would block
 			return err
 		}
 		text, err := readFile(name, limit-sizeOf(inputs))

@@ -101,8 +101,8 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 // pod would not start.
 func requireImage(results []*manifest.Result) error {
 	for _, r := range results {
-		if r.Verdict == inject.Injected && r.Placeholder {
-			return fmt.Errorf("%s: %w", objectName(r), inject.ErrPlaceholder)
+		if r.Verdict == inject.Injected && r.ImageError != nil {
+			return fmt.Errorf("%s: %w", objectName(r), r.ImageError)
 		}
 	}
 	return nil

@@ -13,6 +13,26 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
+// warnOfUnknownNames adds a warning for each Service with a named targetPort that no container has.
+// Such a Service does not reach the pod. It can use the names of the ports of the sidecar.
+func (in *injection) warnOfUnknownNames() error {
+	names := map[string]bool{config.AutoscalerPortName: true, config.MetricsPortName: true}
+	for _, c := range slices.Concat(in.pod.Containers, in.restartableInitContainers()) {
+		for _, p := range c.Ports {
+			if overTCP(p) {
+				names[p.Name] = true
+			}
+		}
+	}
+	for _, s := range in.services {
+		if name := s.Target.StrVal; name != "" && !names[name] {
+			names[name] = true // one warning for each name
+			in.warn("Service %s has targetPort %s, but no container has a TCP port with this name, so the Service does not reach the pod", s.Service, name)
+		}
+	}
+	return nil
+}
+
 // checkPortName returns an error if a later container has a port with the name of the application
 // port. Kubernetes resolves a name to the first container with the name, and the sidecar is the
 // last container. Therefore, the Service would use the other container after the injection. If an
@@ -47,11 +67,9 @@ func overTCP(p corev1.ContainerPort) bool {
 // checkPlainText returns an error if a probe uses HTTPS on the application port, because the
 // sidecar sends plain HTTP to the application.
 func (in *injection) checkPlainText() error {
-	for _, p := range probesOf(in.app) {
-		if byProbe(p, in.app, in.port).protocol == overTLS {
-			return refuse(SpeaksTLS, "a probe of container %s uses HTTPS on port %d, but the sidecar sends plain HTTP to the application; select a plain HTTP port with the option %s",
-				in.app.Name, in.port.ContainerPort, portOption)
-		}
+	if probedOverTLS(in.app, in.port) {
+		return refuse(SpeaksTLS, "a probe of container %s uses HTTPS on port %d, but the sidecar sends plain HTTP to the application; select a plain HTTP port with the option %s",
+			in.app.Name, in.port.ContainerPort, portOption)
 	}
 	if tlsName.MatchString(in.port.Name) {
 		in.warn("the name of port %s suggests TLS, but the sidecar sends plain HTTP to the application", in.port.Name)

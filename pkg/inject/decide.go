@@ -922,7 +922,17 @@ func (in *injection) skipNotHTTP(all []*candidate) error {
 		texts = append(texts, fmt.Sprintf("port %s of container %s %s: %s", describePort(c.port), c.container.Name, is, c.sign.why))
 	}
 	in.out.Missing = "a port for plain HTTP requests"
-	return skip(NotHTTP, "%s; if a port serves plain HTTP requests: %s", strings.Join(texts, "; "), in.remedyOf(sorted))
+	// The option port does not select a port with a probe that uses HTTPS: see checkPlainText.
+	possible := slices.DeleteFunc(sorted, func(c *candidate) bool { return probedOverTLS(c.container, c.port) })
+	if len(possible) == 0 {
+		return skip(NotHTTP, "%s; a probe uses HTTPS, but the sidecar requires a port for plain HTTP", strings.Join(texts, "; "))
+	}
+	return skip(NotHTTP, "%s; if a port serves plain HTTP requests: %s", strings.Join(texts, "; "), in.remedyOf(possible))
+}
+
+// probedOverTLS reports whether a probe uses HTTPS on a port of a container.
+func probedOverTLS(c *corev1.Container, p corev1.ContainerPort) bool {
+	return slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return byProbe(probe, c, p).protocol == overTLS })
 }
 
 // skipNoPort reports that nothing in the input names a port.
@@ -980,8 +990,11 @@ func (in *injection) refuseWhichPort(all []*candidate) error {
 		names = append(names, describePort(c.port))
 	}
 	which := "no container declares"
-	if all[0].container != nil {
-		which = "container " + all[0].container.Name + " has"
+	switch containers := namesOf(all); {
+	case len(containers) > 1:
+		which = "the Services use"
+	case containers[0] != "":
+		which = "container " + containers[0] + " has"
 	}
 	return refuse(WhichPort, "%s the ports %s for requests; select one: %s", which, strings.Join(names, " and "), in.flagsOf(all))
 }

@@ -2,6 +2,7 @@ package inject
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -432,5 +433,85 @@ func TestContainerPortOutOfRangeIsRefused(t *testing.T) {
 			out := Inject(parse(t, `{"metadata":{},"spec":{`+containers+`}}`), nil)
 			harness.Equal(t, verdictOf(out)+" "+out.Text, "refused unreadable container web: containerPort: "+port+" is not in 1..65535", containers)
 		}
+	}
+}
+
+// clusterPorts returns the ports of a Service with a name and of a headless Service for peers.
+func clusterPorts(t *testing.T, ports, peers string) []ServicePort {
+	t.Helper()
+	return append(portsOf(t, `"name":"shop"`, ports), portsOf(t, `"name":"shop-memberlist"`, `{"name":"http","port":7946,"targetPort":"`+peers+`"}`)...)
+}
+
+func TestPortOfPeersIsNotSelected(t *testing.T) {
+	for _, c := range []struct{ name, containers, service, peers, want string }{
+		{"a port without a name of HTTP", `{"name":"a","ports":[{"name":"api","containerPort":8080},{"name":"gossip","containerPort":7946}]}`, `{"name":"api","port":8080}`, "gossip", "a:8080"},
+		{"a port called http-metrics", `{"name":"a","ports":[{"name":"http-metrics","containerPort":3100},{"name":"memberlist-port","containerPort":7946}]}`, `{"name":"http-metrics","port":3100}`, "memberlist-port", WhichPort},
+		{"the API of an image called http-metrics", `{"name":"a","image":"grafana/loki:2","ports":[{"name":"http-metrics","containerPort":3100},{"name":"grpc","containerPort":9095},{"name":"memberlist-port","containerPort":7946}],` +
+			`"readinessProbe":{"httpGet":{"port":"http-metrics","path":"/ready"}}}`, `{"name":"http-metrics","port":3100}`, "memberlist-port", "a:3100"},
+		{"another port called http-metrics", `{"name":"a","image":"grafana/loki:2","ports":[{"name":"http-metrics","containerPort":9102}]}`, `{"name":"http-metrics","port":9102}`, "x", NotHTTP},
+	} {
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[`+c.containers+`]}}`), nil, clusterPorts(t, c.service, c.peers)...)
+		got := out.Reason
+		if out.Verdict == Injected {
+			got = fmt.Sprintf("%s:%d", out.Container, out.AppPort)
+		}
+		harness.Equal(t, got, c.want, c.name, out.Text)
+	}
+}
+
+func TestServiceOfLoadBalancerWithTLS(t *testing.T) {
+	for annotations, want := range map[string]int32{
+		`"service.beta.kubernetes.io/aws-load-balancer-ssl-cert":"x"`:                                                                        8080,
+		`"service.beta.kubernetes.io/do-loadbalancer-certificate-id":"x"`:                                                                    8080,
+		`"service.beta.kubernetes.io/aws-load-balancer-ssl-cert":"x","service.beta.kubernetes.io/aws-load-balancer-backend-protocol":"http"`: 8080,
+		`"service.beta.kubernetes.io/aws-load-balancer-ssl-cert":"x","service.beta.kubernetes.io/aws-load-balancer-backend-protocol":"ssl"`:  0,
+		`"service.beta.kubernetes.io/aws-load-balancer-internal":"true"`:                                                                     0,
+		`"service.beta.kubernetes.io/aws-load-balancer-ssl-cert":""`:                                                                         0,
+	} {
+		for _, ports := range []string{`{"port":443,"targetPort":8080}`, `{"name":"http","port":80,"targetPort":8080},{"name":"https","port":443,"targetPort":8080}`} {
+			out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), nil, portsOf(t, `"name":"shop","annotations":{`+annotations+`}`, ports)...)
+			harness.Equal(t, out.AppPort, want, annotations, ports, out.Text)
+		}
+	}
+}
+
+// An application can have a name that ends with metrics.
+func TestServiceCalledLikeContainer(t *testing.T) {
+	for port, want := range map[string]string{`{"name":"http","port":8428}`: "injected", `{"name":"x","port":8428}`: "skipped not-http"} {
+		ports := portsOf(t, `"name":"shop-metrics"`, port)
+		for container, want := range map[string]string{"shop-metrics": want, "a": "skipped not-http"} {
+			out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"`+container+`","ports":[{"containerPort":8428}]}]}}`), nil, ports...)
+			harness.Equal(t, verdictOf(out), want, port, container, out.Text)
+		}
+	}
+}
+
+// If a probe uses HTTPS on the port, the option port cannot select it.
+func TestErrorForTLSProbeContainsNoFlag(t *testing.T) {
+	const probe = `"readinessProbe":{"httpGet":{"port":8443,"scheme":"HTTPS"}}`
+	for ports, want := range map[string]string{
+		`{"containerPort":8443}`: "a probe uses HTTPS, but the sidecar requires a port for plain HTTP",
+		`{"containerPort":8443},{"name":"mysql","containerPort":3306}`: "if a port serves plain HTTP requests: --port 3306",
+	} {
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a",`+probe+`,"ports":[`+ports+`]}]}}`), nil)
+		harness.Equal(t, verdictOf(out), "skipped not-http")
+		harness.Contains(t, out.Text, want)
+		harness.Equal(t, strings.Contains(out.Text, "--port 8443"), false, out.Text)
+	}
+}
+
+func TestErrorForPortsOfTwoContainers(t *testing.T) {
+	out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]},{"name":"b","ports":[{"name":"web","containerPort":9000}]}]}}`), nil,
+		portsOf(t, `"name":"shop"`, `{"name":"http","port":81,"targetPort":"http"},{"name":"web","port":82,"targetPort":"web"}`)...)
+	harness.Equal(t, out.Reason, WhichPort)
+	harness.Contains(t, out.Text, "the Services use the ports http (8080) and web (9000) for requests; select one: --container a --port 8080 (")
+}
+
+func TestWarningForUnknownTargetPort(t *testing.T) {
+	for target, want := range map[string]bool{"web": true, "http": false, "http-usermetric": false} {
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]}}`), nil, portsOf(t, `"name":"shop"`, `{"port":80,"targetPort":"`+target+`"}`)...)
+		harness.Equal(t, slices.ContainsFunc(out.Warnings, func(w string) bool {
+			return strings.HasPrefix(w, "Service shop has targetPort web, but no container has a TCP port with this name")
+		}), want, target)
 	}
 }

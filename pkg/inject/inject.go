@@ -127,7 +127,7 @@ type Outcome struct {
 	AppPort     int32  // the port of the application
 	PortName    string // name that Services use for AppPort, and that ServingPort has after the injection; may be empty
 	ServingPort int32  // the port on which the sidecar receives the requests for AppPort
-	Placeholder bool   // the options contain no image, or only a placeholder: see [Options.IsPlaceholder]
+	ImageError  error  // the pod cannot start with the image of the options: see [Options.CheckImage]
 	native      bool   // the sidecar is an init container; Services support its named ports since Kubernetes 1.33
 
 	resources corev1.ResourceRequirements // of the sidecar
@@ -233,6 +233,7 @@ func (in *injection) run(opts Options) error {
 		func() error { return in.readOptions(opts) },
 		in.checkPod,
 		in.chooseApp,
+		in.warnOfUnknownNames,
 		in.checkPortName,
 		in.checkPlainText,
 		in.warnOfPodAddress,
@@ -258,7 +259,7 @@ func (in *injection) run(opts Options) error {
 	done := existingSidecar(in.object)
 	in.out.Container, in.out.AppPort, in.out.PortName = in.app.Name, in.port.ContainerPort, done.PortName
 	in.out.ServingPort, in.out.native = in.ports.serving, in.native
-	in.out.Placeholder = in.options.IsPlaceholder()
+	in.out.ImageError = in.options.CheckImage()
 	in.out.Text = fmt.Sprintf("requests for %s on port %d now go through the sidecar on port %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
 	if in.found != "" {
 		in.out.Text += fmt.Sprintf("; port %d is not declared, but %s", in.out.AppPort, in.found)

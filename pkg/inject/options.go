@@ -372,13 +372,22 @@ func settings(text string) ([]config.EnvVar, error) {
 	return all, nil
 }
 
-// ErrPlaceholder is the error for options without an image of the sidecar.
-var ErrPlaceholder = errors.New("image: not set; set --image to an image that the nodes can pull (for example registry.example/queue-proxy:1) or to the result of make image (queue-proxy:dev)")
+// Errors for the image of the sidecar. The images in deploy/ have a digest of zeros.
+var (
+	errNoImage    = errors.New("image: not set; set --image to an image that the nodes can pull (for example registry.example/queue-proxy:1) or to the result of make image (queue-proxy:dev)")
+	errZeroDigest = errors.New("image: the digest consists of zeros; set --image to an image that the nodes can pull (for example registry.example/queue-proxy:1)")
+)
 
-// IsPlaceholder reports whether the options contain no image, or an image whose digest consists of
-// zeros, such as the images in deploy/.
-func (o Options) IsPlaceholder() bool {
-	return o[imageOption] == "" || strings.HasSuffix(o[imageOption], "@sha256:"+strings.Repeat("0", 64))
+// CheckImage returns an error if the options contain no image, or an image whose digest consists of
+// zeros.
+func (o Options) CheckImage() error {
+	switch {
+	case o[imageOption] == "":
+		return errNoImage
+	case strings.HasSuffix(o[imageOption], "@sha256:"+strings.Repeat("0", 64)):
+		return errZeroDigest
+	}
+	return nil
 }
 
 // variableOf returns the environment variable that an option sets.

@@ -136,13 +136,21 @@ func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
 }
 
 // notProxiedCEL returns an expression that is false if a container of a pod with several containers can be a proxy in front
-// of another container. It is stricter than upstreams: the word and the address can be in different flags.
+// of another container. It is stricter than upstreams: the word and the address can be in different flags, and the server of
+// a proxy such as oauth2-proxy is always regarded as unknown.
 func notProxiedCEL() string {
 	const (
 		words   = `(?i)upstream|backend|prox(y|ied)|forward|target|to([^a-z]|$)`
 		address = `(?i)localhost|127\.0\.0\.1|\[::1\]`
 		ports   = `(?i)(upstream|backend|proxy|proxied|forward|target|to)[^= ]*ports?([= ]|$)`
 	)
-	return fmt.Sprintf("size(%s) == 1 || %s", stay, boundedTextsCEL(fmt.Sprintf("!(%s && %s || %s)",
+	var proxies []string
+	for _, r := range images {
+		if r.kind == imageProxy {
+			proxies = append(proxies, r.pattern)
+		}
+	}
+	isProxy := matchesCEL("c.?image.orValue('')", strings.Join(proxies, "|"))
+	return fmt.Sprintf("size(%[1]s) == 1 || !%[1]s.exists(c, %[2]s) && %[3]s", stay, isProxy, boundedTextsCEL(fmt.Sprintf("!(%s && %s || %s)",
 		matchesCEL("text", words), matchesCEL("text", address), matchesCEL("text", ports))))
 }

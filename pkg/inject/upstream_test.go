@@ -40,6 +40,24 @@ func TestPortBehindProxyIsNotSelected(t *testing.T) {
 	})
 }
 
+func TestPortIsNotSelectedIfServerOfProxyIsUnknown(t *testing.T) {
+	pod := func(proxy string) string {
+		return `"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]},{"name":"front",` + proxy + `}]`
+	}
+	const image = `"image":"quay.io/oauth2-proxy/oauth2-proxy:v7","ports":[{"containerPort":4180}]`
+	wantChoices(t, []choice{
+		{"a configuration file", "", pod(image + `,"args":["--config=/etc/proxy.cfg"]`), "", NotHTTP},
+		{"a variable with a configuration file", "", pod(image + `,"env":[{"name":"OAUTH2_PROXY_ALPHA_CONFIG","value":"/etc/alpha.yaml"}]`), "", NotHTTP},
+		{"a variable from a Secret", "", pod(image + `,"env":[{"name":"OAUTH2_PROXY_UPSTREAMS","valueFrom":{"secretKeyRef":{"name":"x","key":"y"}}}]`), "", NotHTTP},
+		{"all variables from a Secret", "", pod(image + `,"envFrom":[{"secretRef":{"name":"x"}}]`), "", NotHTTP},
+		{"a configuration file and another server", "", pod(image + `,"args":["--config=/etc/proxy.cfg","--upstream=http://api:8080"]`), "", "web:8080"},
+		{"no server", "", pod(image), "", "web:8080"},
+		{"another image with a configuration file", "", pod(`"image":"x/front:1","args":["--config=/etc/x"]`), "", "web:8080"},
+		{"a Service for the application", "", pod(image + `,"args":["--config=/etc/proxy.cfg"]`), `{"port":80,"targetPort":"http"}`, "web:8080"},
+		{"a Service for the proxy", "", pod(image + `,"args":["--config=/etc/proxy.cfg"]`), `{"port":80,"targetPort":4180}`, "front:4180"},
+	})
+}
+
 func TestErrorForProxiedPortContainsFlags(t *testing.T) {
 	const spec = `{"metadata":{},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]},
 		{"name":"oauth2-proxy","args":["--upstream=http://localhost:8080"],"ports":[{"containerPort":4180}]}]}}`

@@ -19,6 +19,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -181,8 +182,12 @@ func isUTF16(text []byte) bool {
 	return a == 0xFE && b == 0xFF || a == 0xFF && b == 0xFE || (a == 0) != (b == 0)
 }
 
-// isHelmTemplate reports whether a text contains an action of a Go template.
+// isHelmTemplate reports whether a text contains an action of a Go template. A program or an archive
+// can contain the same bytes.
 func isHelmTemplate(text []byte) bool {
+	if bytes.ContainsRune(text, 0) || !utf8.Valid(text) {
+		return false
+	}
 	_, rest, found := bytes.Cut(text, []byte("{{"))
 	return found && bytes.Contains(rest, []byte("}}"))
 }
@@ -628,12 +633,15 @@ func (d *document) position(err error) (line int, text string) {
 	const mark = "line "
 	text = strings.TrimPrefix(err.Error(), "yaml: ")
 	at, rest, _ := strings.Cut(text, ": ")
-	n, err := strconv.Atoi(strings.TrimPrefix(at, mark))
-	if err != nil {
+	n, invalid := strconv.Atoi(strings.TrimPrefix(at, mark))
+	if invalid != nil {
 		return d.line, text
 	}
 	// The library has no types for these errors. The second error can have another cause.
 	tab := 0
+	if strings.HasPrefix(rest, "did not find expected") {
+		n = d.lineOf(err, n)
+	}
 	if strings.Contains(rest, "tab character") {
 		tab = d.tabIn(n-1, n+1)
 	} else if strings.Contains(rest, "cannot start any token") {
@@ -643,6 +651,23 @@ func (d *document) position(err error) (line int, text string) {
 		return d.line + tab - 1, "the line is indented with a tab, but YAML only supports spaces; replace the tabs with spaces"
 	}
 	return d.line + n - 1, rest
+}
+
+// maxSearched is the maximum length in bytes of a document in which lineOf searches.
+const maxSearched = 64 << 10
+
+// lineOf returns the line of an error of the parser, or n if the document is long. The library
+// returns the line before the list or the map that contains the error. All lines up to that of the
+// error are sufficient to cause it.
+func (d *document) lineOf(err error, n int) int {
+	if len(d.text) > maxSearched {
+		return n
+	}
+	lines := linesOf(d.text)
+	return 1 + sort.Search(len(lines)-1, func(i int) bool {
+		_, found := parse([]byte(strings.Join(lines[:i+1], "")))
+		return found != nil && found.Error() == err.Error()
+	})
 }
 
 // tabIn returns the number of the first line between first and last that is indented with a tab. If
