@@ -925,7 +925,7 @@ func (in *injection) skipNotHTTP(all []*candidate) error {
 	// The option port does not select a port with a probe that uses HTTPS: see checkPlainText.
 	possible := slices.DeleteFunc(sorted, func(c *candidate) bool { return probedOverTLS(c.container, c.port) })
 	if len(possible) == 0 {
-		return skip(NotHTTP, "%s; a probe uses HTTPS, but the sidecar requires a port for plain HTTP", strings.Join(texts, "; "))
+		return skip(NotHTTP, "%s; the sidecar requires a port for plain HTTP", strings.Join(texts, "; "))
 	}
 	return skip(NotHTTP, "%s; if a port serves plain HTTP requests: %s", strings.Join(texts, "; "), in.remedyOf(possible))
 }

@@ -490,7 +490,7 @@ func TestServiceCalledLikeContainer(t *testing.T) {
 func TestErrorForTLSProbeContainsNoFlag(t *testing.T) {
 	const probe = `"readinessProbe":{"httpGet":{"port":8443,"scheme":"HTTPS"}}`
 	for ports, want := range map[string]string{
-		`{"containerPort":8443}`: "a probe uses HTTPS, but the sidecar requires a port for plain HTTP",
+		`{"containerPort":8443}`: "the sidecar requires a port for plain HTTP",
 		`{"containerPort":8443},{"name":"mysql","containerPort":3306}`: "if a port serves plain HTTP requests: --port 3306",
 	} {
 		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a",`+probe+`,"ports":[`+ports+`]}]}}`), nil)

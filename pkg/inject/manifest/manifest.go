@@ -55,6 +55,7 @@ type document struct {
 	results     []*Result // one result for each object, in the order of the objects
 	statusHunks []string  // hunks in each status of the document: see restore
 	reformatted bool      // the document was encoded again
+	lost        bool      // Uninject restores the values, but not the layout: see keep
 }
 
 // A Result is the outcome for one object.
@@ -540,9 +541,13 @@ func writeRest(results []*Result, change func(*document, []inject.Change) error)
 	warnOfFormat(results)
 }
 
-// warnOfFormat adds a warning to the changed objects of the documents that were encoded again.
+// warnOfFormat adds a warning to the changed objects of the documents that were encoded again, or that
+// cannot be restored byte for byte.
 func warnOfFormat(results []*Result) {
 	for _, r := range results {
+		if r.from.lost && r.Verdict == inject.Injected {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("uninject will restore the values of the document, but not its white space, because the difference exceeds %d bytes", maxHunkBytes))
+		}
 		if r.from.reformatted && slices.Contains([]inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten}, r.Verdict) {
 			r.Warnings = append(r.Warnings, "the layout of the document does not support edits in place (anchors, lists on one line); the comments are kept, but the white space may be different")
 		}

@@ -91,6 +91,23 @@ func TestResultsHaveLineNumbersOfFile(t *testing.T) {
 	harness.Equal(t, got, want)
 }
 
+// The YAML library returns the line before the map or the list that contains the error.
+func TestSyntaxErrorHasLineNumberOfFile(t *testing.T) {
+	for text, want := range map[string]int{
+		"\n\n\nkind: Pod\nspec:\n  a: b\n c: d\n":                                  7,
+		"kind: A\n---\nkind: Pod\nspec:\n  a: b\n c: d\ne: f\n":                    6,
+		"kind: Pod\nspec:\n- a: b\n  c: d\n - e: f\n":                              5,
+		"kind: Pod\nspec: [1,\n  2\nd: e\n":                                        3,
+		"kind: Pod\nspec: {a: b\n":                                                 2,
+		"kind: Pod\nmetadata:\n  name: a: b\n":                                     3,
+		"kind: Pod\nspec:\n  a: b\n c: d\n" + strings.Repeat("# x\n", maxSearched): 3,
+	} {
+		results := Inject([]*File{Parse("f", []byte(text))}, nil, inject.Services)
+		last := results[len(results)-1]
+		harness.Equal(t, fmt.Sprint(last.Reason, " ", last.Line), fmt.Sprint(inject.Unreadable, " ", want), text[:20], last.Text)
+	}
+}
+
 // restyle encodes documents in a random style with comments. It also returns the comments that the
 // injection must preserve.
 func restyle(r *rand.Rand, text []byte) ([]byte, []string, error) {
@@ -161,8 +178,8 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 			continue
 		}
 		flat := new(bytes.Buffer)
-		if json.Compact(flat, text) == nil { // JSON with several lines stores its layout in the status
-			text = flat.Bytes()
+		if json.Compact(flat, text) == nil { // other JSON stores its layout in the status
+			text = bytes.ReplaceAll(flat.Bytes(), []byte("1e0"), []byte("1"))
 		}
 		plain := Parse(name, text)
 		if refused(Inject([]*File{plain}, nil, inject.Services)) {
@@ -509,6 +526,7 @@ func TestUnreadableFileErrorStatesItsFormat(t *testing.T) {
 		"a tab on a line after spaces":     {strings.Replace(pod, "metadata: {name: web}", "metadata:\n  name: web\n\tlabels: {a: b}", 1), "replace the tabs"},
 		"a tab in a value and a bad token": {strings.Replace(pod, "metadata: {name: web}", "a: |\n  x\n  \ty\nmetadata: @", 1), "cannot start any token"},
 		"a Helm template":                  {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: {{ .Release.Name }}\nspec:\n  {{- toYaml .Values.spec | nindent 2 }}\n", "helm template"},
+		"a program with such bytes":        {"\x7fELF\x02\x00{{ x }}\x00", "control characters"},
 		"an expression as a value":         {strings.Replace(pod, "name: web}\n", "name: {{ .Values.name }}}\n", 1), "helm template"},
 	} {
 		results := Inject([]*File{Parse("f.yaml", []byte(c.text))}, nil, inject.Services)

@@ -104,9 +104,8 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 		return
 	}
 	if isJSON {
-		if hunks, ok := encodedHunks(ended, original); ok {
-			d.keepInStatus(was.text, changes, hunks)
-		}
+		hunks, ok := encodedHunks(ended, original)
+		d.lost = !ok || !d.keepInStatus(was.text, changes, hunks)
 		return
 	}
 	ended, _ = d.kept()
@@ -126,9 +125,8 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 	}
 	// If the document ends with a block scalar and without a newline, a newline would change its value.
 	// The comment is then the first line. An error means that the text cannot contain the comment.
-	if hunks, ok = encodedHunks(ended, original); ok {
-		_ = d.setText(slices.Concat([]byte(keptMark+hunks+newline), ended), d.value)
-	}
+	hunks, ok = encodedHunks(ended, original)
+	d.lost = !ok || d.setText(slices.Concat([]byte(keptMark+hunks+newline), ended), d.value) != nil
 }
 
 // encodedHunks returns the hunks that convert from to to, as JSON. It returns false if they are too long.
@@ -155,19 +153,22 @@ func (d *document) isRestored(was parsed) bool {
 }
 
 // keepInStatus encodes JSON again with the hunks in the first status that the changes write. It does
-// not modify the status of an earlier step, because a change in a pod template restarts the pods.
-func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks string) {
+// not modify the status of an earlier step, because a change in a pod template restarts the pods. It
+// returns false if the hunks are not stored.
+func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks string) bool {
 	i := slices.IndexFunc(changes, inject.IsStatus)
 	if i < 0 {
-		return
+		return false
 	}
 	with := slices.Clone(changes)
 	with[i] = inject.WithText(with[i], hunks)
 	again := &document{text: was}
 	again.decode()
-	if _, err := again.change(with); err == nil && len(linesOf(again.text)) == len(linesOf(d.text)) {
-		d.text = again.text
+	if _, err := again.change(with); err != nil || len(linesOf(again.text)) != len(linesOf(d.text)) {
+		return false
 	}
+	d.text = again.text
+	return true
 }
 
 // kept returns the text of a document without the last comment that contains hunks. It also returns

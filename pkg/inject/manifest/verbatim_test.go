@@ -23,7 +23,6 @@ func injectText(t *testing.T, text string) string {
 	return string(f.Text())
 }
 
-// JSON on a single line has no layout to restore, so only its values are compared.
 func TestUninjectRestoresEveryByte(t *testing.T) {
 	for name, text := range inputs(t) {
 		f := Parse(name, text)
@@ -55,6 +54,54 @@ func TestIsRestoredMatchesUninject(t *testing.T) {
 	}
 	if results[true] == 0 || results[false] == 0 {
 		t.Errorf("got %v, want documents with both results", results)
+	}
+}
+
+// compactPod is a pod in compact JSON.
+const compactPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"web","image":"é\/x","ports":[{"containerPort":8080}]}]}}`
+
+func TestUninjectRestoresJSONOnOneLine(t *testing.T) {
+	spaced := strings.NewReplacer(":", ": ", ",", ", ").Replace(compactPod)
+	wide := strings.NewReplacer(":", " :  ", ",", " , ").Replace(compactPod)
+	for name, text := range map[string]string{
+		"compact": compactPod, "spaced": spaced, "wide": wide, "escaped": strings.ReplaceAll(spaced, "é", `\u00e9`),
+		"white space before": " \n " + spaced, "white space after": compactPod + " \n\n",
+		"a stream": compactPod + "\n" + spaced + "\n" + wide, "a stream on one line": spaced + compactPod + " " + wide,
+		"a list": `{"kind":"List", "apiVersion":"v1","items" : [` + spaced + "]}",
+	} {
+		for _, end := range []string{"", "\n", "\r\n"} {
+			for _, steps := range [][]inject.Step{{inject.Workloads}, {inject.Services}, {inject.Workloads, inject.Services}} {
+				got := text + end
+				for _, step := range steps {
+					got = injectStep(got, step)
+				}
+				if got == text+end {
+					t.Errorf("%s: got no injection", name)
+				}
+				harness.Equal(t, string(uninjectedText(Parse("f", []byte(got)))), text+end, name, got)
+			}
+		}
+	}
+}
+
+func TestWarningIfLayoutIsTooLong(t *testing.T) {
+	for length, want := range map[int]bool{10: false, maxHunkBytes: true} {
+		wide := strings.Replace(compactPod, `"spec":`, `"spec" :`+strings.Repeat(" ", length), 1)
+		results := Inject([]*File{Parse("f", []byte(wide))}, nil, inject.Workloads)
+		harness.Equal(t, strings.Contains(strings.Join(results[0].Warnings, "\n"), "uninject will restore the values of the document, but not its white space"), want, length)
+	}
+}
+
+func TestDocumentThatBeginsOnItsMark(t *testing.T) {
+	const pod = `{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}}`
+	for _, mark := range []string{"--- ", "---\t", "---  ", "--- !!map ", "--- # first\n"} {
+		for _, end := range []string{"", "\n", "\n...\n"} {
+			text := "a: b\n" + mark + pod + "\n" + mark + pod + end
+			in := injectText(t, text)
+			results := Inject([]*File{Parse("f", []byte(in))}, nil, inject.Workloads)
+			harness.Equal(t, len(results), 3, mark, in)
+			harness.Equal(t, string(uninjectedText(Parse("f", []byte(in)))), text, mark, in)
+		}
 	}
 }
 
