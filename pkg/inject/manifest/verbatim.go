@@ -25,7 +25,8 @@ const maxHunkBytes = 64 << 10
 // keptMark is the prefix of the comment.
 const keptMark = "# " + inject.Prefix + "text: "
 
-// A hunk replaces Count lines with Text, beginning at index Line.
+// A hunk replaces Count lines with Text, beginning at index Line. In JSON on one line, it replaces
+// members instead: see membersOf.
 type hunk struct {
 	Line, Count int
 	Text        string
@@ -39,10 +40,10 @@ func (h *hunk) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&h.Line, &h.Count, &h.Text})
 }
 
-// hunksOf returns the hunks that convert from to to.
-func hunksOf(from, to []byte) []hunk {
+// hunksOf returns the hunks that convert from to to, which split divides.
+func hunksOf(from, to []byte, split func([]byte) []string) []hunk {
 	var all []hunk
-	for _, l := range Compare(linesOf(from), linesOf(to)) {
+	for _, l := range Compare(split(from), split(to)) {
 		if l.Mark == ' ' {
 			continue
 		}
@@ -59,9 +60,9 @@ func hunksOf(from, to []byte) []hunk {
 	return all
 }
 
-// replace applies hunks to a text. It returns false if the hunks do not fit.
-func replace(text []byte, hunks []hunk) ([]byte, bool) {
-	lines := linesOf(text)
+// replace applies hunks to a text that split divides. It returns false if the hunks do not fit.
+func replace(text []byte, hunks []hunk, split func([]byte) []string) ([]byte, bool) {
+	lines := split(text)
 	var b bytes.Buffer
 	done := 0
 	for _, h := range hunks {
@@ -85,6 +86,28 @@ func lineEnding(text []byte) string {
 
 func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(text))) }
 
+// isOneLine reports whether a text has one line, apart from the white space around it.
+func isOneLine(text []byte) bool { return !bytes.ContainsRune(bytes.TrimSpace(text), '\n') }
+
+// membersOf splits JSON after each comma between two members. The number of the parts does not depend
+// on the content of strings, such as the hunks in a status.
+func membersOf(text []byte) []string {
+	var all []string
+	begin, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] == '"':
+			quoted = !quoted
+		case quoted && text[i] == '\\':
+			i++
+		case !quoted && text[i] == ',':
+			all = append(all, string(text[begin:i+1]))
+			begin = i + 1
+		}
+	}
+	return append(all, string(text[begin:]))
+}
+
 // A parsed is a text and its value.
 type parsed struct {
 	text  []byte
@@ -104,7 +127,7 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 		return
 	}
 	if isJSON {
-		hunks, ok := encodedHunks(ended, original)
+		hunks, ok := encodedHunks(ended, original, splitOf(ended))
 		d.lost = !ok || !d.keepInStatus(was.text, changes, hunks)
 		return
 	}
@@ -115,7 +138,7 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 	if !bytes.HasSuffix(ended, []byte("\n")) {
 		body = append(slices.Clone(ended), newline...)
 	}
-	hunks, ok := encodedHunks(body, original)
+	hunks, ok := encodedHunks(body, original, linesOf)
 	// The line ... must remain the last line.
 	if n := len(bytes.TrimRight(body, "\r\n")); n >= 3 && string(body[n-3:n]) == "..." && (n == 3 || body[n-4] == '\n') {
 		body, end = body[:n-3], body[n-3:]
@@ -125,13 +148,21 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 	}
 	// If the document ends with a block scalar and without a newline, a newline would change its value.
 	// The comment is then the first line. An error means that the text cannot contain the comment.
-	hunks, ok = encodedHunks(ended, original)
+	hunks, ok = encodedHunks(ended, original, linesOf)
 	d.lost = !ok || d.setText(slices.Concat([]byte(keptMark+hunks+newline), ended), d.value) != nil
 }
 
+// splitOf returns the function that divides JSON for hunks in a status.
+func splitOf(text []byte) func([]byte) []string {
+	if isOneLine(text) {
+		return membersOf
+	}
+	return linesOf
+}
+
 // encodedHunks returns the hunks that convert from to to, as JSON. It returns false if they are too long.
-func encodedHunks(from, to []byte) (string, bool) {
-	hunks, err := json.Marshal(hunksOf(from, to))
+func encodedHunks(from, to []byte, split func([]byte) []string) (string, bool) {
+	hunks, err := json.Marshal(hunksOf(from, to, split))
 	return string(hunks), err == nil && len(hunks) <= maxHunkBytes
 }
 
@@ -164,7 +195,8 @@ func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks strin
 	with[i] = inject.WithText(with[i], hunks)
 	again := &document{text: was}
 	again.decode()
-	if _, err := again.change(with); err != nil || len(linesOf(again.text)) != len(linesOf(d.text)) {
+	split := splitOf(d.text)
+	if _, err := again.change(with); err != nil || len(split(again.text)) != len(split(d.text)) {
 		return false
 	}
 	d.text = again.text
@@ -226,7 +258,11 @@ func (d *document) restore(changes []inject.Change) bool {
 		if json.Unmarshal([]byte(stored), &hunks) != nil {
 			continue
 		}
-		if was, ok := replace(text, hunks); ok && d.setText(was, want) == nil {
+		// Hunks in a comment, and those of other versions, always replace lines.
+		if was, ok := replace(text, hunks, linesOf); ok && d.setText(was, want) == nil {
+			return true
+		}
+		if was, ok := replace(text, hunks, splitOf(text)); ok && d.setText(was, want) == nil {
 			return true
 		}
 	}
