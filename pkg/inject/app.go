@@ -27,7 +27,7 @@ func (in *injection) warnOfUnknownNames() error {
 	for _, s := range in.services {
 		if name := s.Target.StrVal; name != "" && !names[name] {
 			names[name] = true // one warning for each name
-			in.warn("Service %s has targetPort %s, but no container has a TCP port with this name, so the Service does not reach the pod", s.Service, name)
+			in.warn("Service %s has targetPort %s, but no container has a port with this name", s.Service, name)
 		}
 	}
 	return nil

@@ -495,7 +495,7 @@ func isPeerCalledHTTP(c *candidate) bool {
 // of HTTP for the port of peer.
 func (in *injection) refusePeer(peer *candidate, others []*candidate) error {
 	in.out.Missing = "the port that receives the requests"
-	return refuse(WhichPort, "a Service uses the name http for port %s of container %s, but %s; if the container serves HTTP requests: %s",
+	return refuse(WhichPort, "the name of port %s of container %s in a Service is http, but %s; if the container serves HTTP requests: %s",
 		describePort(peer.port), peer.container.Name, peer.sign.why, in.flagsOf(others))
 }
 

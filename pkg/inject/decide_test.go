@@ -511,7 +511,7 @@ func TestWarningForUnknownTargetPort(t *testing.T) {
 	for target, want := range map[string]bool{"web": true, "http": false, "http-usermetric": false} {
 		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]}}`), nil, portsOf(t, `"name":"shop"`, `{"port":80,"targetPort":"`+target+`"}`)...)
 		harness.Equal(t, slices.ContainsFunc(out.Warnings, func(w string) bool {
-			return strings.HasPrefix(w, "Service shop has targetPort web, but no container has a TCP port with this name")
+			return strings.HasPrefix(w, "Service shop has targetPort web, but no container has a port with this name")
 		}), want, target)
 	}
 }

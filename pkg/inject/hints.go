@@ -229,7 +229,7 @@ func (h *hints) readParameters(container any, names [][]string) (all []parameter
 }
 
 // withoutTLS matches a flag that turns TLS off.
-var withoutTLS = regexp.MustCompile(`(?i)^--?(insecure|plain-?text|(no|disable)-(tls|ssl|https))(=["']?(true|1|yes|on)["']?)?$|^--?(tls|ssl|https)(-enabled?)?=["']?(false|0|no|off|disabled?)["']?$`)
+var withoutTLS = regexp.MustCompile(`(?i)^--?(insecure|plaintext|(no|disable)-tls)(=true)?$|^--?tls(-enabled)?=false$`)
 
 // asFlag returns a variable as a flag, without the name of the server: SHOP_SERVER_INSECURE=true is
 // --insecure=true in a container called shop. names are the names of the server: see namesOfServer.

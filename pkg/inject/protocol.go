@@ -320,7 +320,7 @@ func (h *hints) offeredAsBoth(p corev1.ContainerPort, services []ServicePort) si
 			return o.Service == s.Service && !offersHTTPS(o) && !tlsName.MatchString(o.Name)
 		}
 		if i := slices.IndexFunc(services, isPlain); i >= 0 && !s.Terminated && (offersHTTPS(s) || tlsName.MatchString(s.Name)) {
-			return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d and, for HTTPS, on port %d", s.Service, services[i].Number, s.Number)}
+			return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d and on port %d, a port of HTTPS", s.Service, services[i].Number, s.Number)}
 		}
 	}
 	return sign{}

@@ -121,7 +121,7 @@ func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 	}
 	for _, u := range in.hidden {
 		if u.container != c.Name {
-			return fmt.Sprintf("container %s can forward requests to it (%s)", u.container, u.parameter)
+			return fmt.Sprintf("container %s forwards requests to a port that is not known (%s)", u.container, u.parameter)
 		}
 	}
 	return ""
@@ -131,7 +131,7 @@ func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
 	in.out.Missing = "a Service that names the port"
 	possible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.proxied && !c.sign.takesRequests() })
-	return skip(NotHTTP, "port %s of container %s is behind a proxy: %s; a Service that uses the port bypasses the proxy; to select a port: %s",
+	return skip(NotHTTP, "port %s of container %s is the target of a proxy: %s; a Service that uses the port bypasses the proxy; to select a port: %s",
 		describePort(proxied.port), proxied.container.Name, proxied.sign.why, in.flagsOf(possible))
 }
 
