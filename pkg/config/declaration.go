@@ -150,7 +150,7 @@ type Logging struct {
 // Signals configures metrics and the request log with settings that Knative does not have.
 type Signals struct {
 	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"'default', or on Knative the names of the control plane" oneof:"default,knative-1.18,knative-1.19,knative-head,all,off" desc:"Names of the metrics that are served. See [metrics](metrics.md)."`
-	NativeHistograms     Bool           `envconfig:"METRICS_NATIVE_HISTOGRAMS" default:"false" desc:"Whether the histograms of durations are also native histograms. See [our metrics](metrics.md#our-metrics)."`
+	NativeHistograms     Bool           `envconfig:"METRICS_NATIVE_HISTOGRAMS" default:"false" desc:"Whether the histograms of durations are also native histograms."`
 	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves metrics. They are appended to the metrics of the sidecar. 0 disables merging."`
 	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path on which the application serves metrics."`
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a line of JSON for each request. See [request log](request-log.md)."`

@@ -241,7 +241,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 		}
 		name := h.encrypted(s.Name, nameInService(s, c, p))
 		if name.protocol == plainHTTP && offersHTTPS(s) && !strings.HasPrefix(s.Name, "http") {
-			name = sign{overTLS, fmt.Sprintf("Service %s offers it as %s on port %d, a port of HTTPS", s.Service, s.Name, s.Number)}
+			name = sign{overTLS, fmt.Sprintf("Service %s offers it as %s on port %d, which is an HTTPS port", s.Service, s.Name, s.Number)}
 		}
 		names = append(names, name)
 	}
@@ -320,7 +320,7 @@ func (h *hints) offeredAsBoth(p corev1.ContainerPort, services []ServicePort) si
 			return o.Service == s.Service && !offersHTTPS(o) && !tlsName.MatchString(o.Name)
 		}
 		if i := slices.IndexFunc(services, isPlain); i >= 0 && !s.Terminated && (offersHTTPS(s) || tlsName.MatchString(s.Name)) {
-			return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d and on port %d, a port of HTTPS", s.Service, services[i].Number, s.Number)}
+			return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d and on port %d, which is an HTTPS port", s.Service, services[i].Number, s.Number)}
 		}
 	}
 	return sign{}
@@ -374,7 +374,7 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	}
 	if len(services) > 0 && p.ContainerPort != 80 && !slices.ContainsFunc(services, func(s ServicePort) bool { return !offersHTTPS(s) }) {
 		s := services[len(services)-1]
-		return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d, a port of HTTPS", s.Service, s.Number)}
+		return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d, which is an HTTPS port", s.Service, s.Number)}
 	}
 	return byServiceNumber(services)
 }

@@ -360,7 +360,7 @@ func (r *run) checkInjectorVersion() {
 			problems = append(problems, fmt.Sprintf("Pod %s/%s has version %s, but this program has version %s", p.Namespace, p.Name, version, r.options.Version))
 		}
 	}
-	r.add("the injector and this program have the same version", Warning, truncate(problems), "")
+	r.add("the injector has the same version as this program", Warning, truncate(problems), "")
 }
 
 // versionOf reads the version of an injector from its metrics.
