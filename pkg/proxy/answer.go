@@ -13,15 +13,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// Limits on the parts of a request that a response repeats (docs/promises.md section 1).
+// Maximum lengths of request values that are copied into a response (docs/promises.md section 1).
 const (
 	maxHash      = 4 << 10 // maximum length of the hash of a network probe in bytes
 	maxEchoValue = 256     // maximum length of the value of an unknown probe in bytes
 	maxMediaType = 64      // maximum length of the media type of a gRPC call in bytes
 )
 
-// The range of a pushback in milliseconds. The value is random, because clients retry UNAVAILABLE
-// by their own policies, often immediately, and must not all retry at the same time.
+// The range of a pushback in milliseconds. The value is random so that clients do not all retry at
+// the same time. Without a pushback, clients retry UNAVAILABLE by their own policies, often immediately.
 const (
 	minPushback = 500
 	maxPushback = 1500
@@ -128,14 +128,14 @@ const (
 	grpcDeadlineExceeded = 4
 )
 
-// grpcUnits contains the units of grpc-timeout (gRPC's PROTOCOL-HTTP2, section "Requests").
+// grpcUnits maps the unit suffixes of grpc-timeout to durations (gRPC PROTOCOL-HTTP2, section "Requests").
 var grpcUnits = map[byte]time.Duration{
 	'H': time.Hour, 'M': time.Minute, 'S': time.Second,
 	'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
 }
 
-// grpcExpired reports whether a grpc-timeout has expired after the given time. A missing or invalid
-// timeout never expires.
+// grpcExpired reports whether the grpc-timeout value timeout has expired after the time elapsed. A
+// missing or invalid timeout never expires.
 func grpcExpired(timeout string, elapsed time.Duration) bool {
 	const maxDigits = 8
 	if len(timeout) < 2 || len(timeout) > maxDigits+1 {
@@ -157,7 +157,7 @@ func (p *Proxy) answerProbe(kind observation.Kind, x transport.Exchange) answer 
 		ctx, cancel := p.Drain.while(x.Request().Context())
 		defer cancel()
 		err := p.Ready(ctx)
-		if p.Drain.Draining() { // the drain began during the call of Ready
+		if p.Drain.Draining() { // the drain began during the call to Ready
 			return plain(observation.Draining)
 		}
 		if err != nil {

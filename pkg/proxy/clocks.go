@@ -12,8 +12,8 @@ import (
 // ResponseStart and Queue begin when the header section of the request has been read, so they
 // include the time in the queue.
 type Clocks struct {
-	Request       time.Duration // for the whole request
-	FirstByteOnly bool          // the timeout Request ends when the response begins
+	Request       time.Duration // maximum duration of the request
+	FirstByteOnly bool          // Request only applies until the response begins
 	ResponseStart time.Duration // until the response begins
 	Idle          time.Duration // maximum time between two bytes in either direction
 	Body          time.Duration // until the next byte of a request body that is being forwarded arrives; applies until the response begins
@@ -21,12 +21,12 @@ type Clocks struct {
 	Queue         time.Duration // until the request gets a slot
 }
 
-// deadlines computes when a request expires. It has no timer. A [transport.Canceler] requests the time of the
-// next expiry, and sets no timer if no timeout is set.
+// deadlines computes when a request expires. It has no timer. A [transport.Canceler] calls NextExpiry, and sets a
+// timer only if a timeout is set.
 type deadlines struct {
 	clocks *Clocks
 	start  time.Time
-	most   time.Duration // maximum duration of the request, including a tunnel; 0 means that only clocks applies
+	most   time.Duration // maximum duration of the request, including a tunnel; 0 means that only the timeouts in clocks apply
 	active atomic.Int64  // time of the last byte, in nanoseconds after start
 
 	phase  atomic.Uint32 // the current Phase, which decides which timeouts apply
@@ -34,8 +34,8 @@ type deadlines struct {
 
 	bodyLimited atomic.Bool // ExpectBody was called
 
-	// waitStart is the start of the wait for the next body byte, in nanoseconds after start. It is 0 if the engine does
-	// not wait. It is 1 during a wait if Clocks.Body is 0, because the start is not needed.
+	// waitStart is when the engine began to wait for the next body byte, in nanoseconds after start. It is 0 if the
+	// engine does not wait. It is 1 during a wait if Clocks.Body is 0, because the exact time is not needed.
 	waitStart atomic.Int64
 
 	offer atomic.Int64 // when the current write began to wait for the client, in nanoseconds since start; 0 if no write is waiting
@@ -62,8 +62,8 @@ func (d *deadlines) Touch() {
 	}
 }
 
-// ExpectBody records that the request has a body to which Clocks.Body applies. It can make
-// NextExpiry earlier, so it must be called before a canceler is set.
+// ExpectBody records that the request has a body to which Clocks.Body applies. NextExpiry may then
+// return an earlier time, so ExpectBody must be called before a canceler is set.
 func (d *deadlines) ExpectBody() { d.bodyLimited.Store(true) }
 
 // AwaitBody records that the engine waits for the next byte of the request body until GotBody.
@@ -84,8 +84,8 @@ func (d *deadlines) GotBody() {
 	d.Touch()
 }
 
-// WriteStarted records that a part of the response waits for the client until WriteDone. It can
-// make NextExpiry earlier.
+// WriteStarted records that the engine writes a part of the response and waits for the client until
+// WriteDone. NextExpiry may then return an earlier time.
 func (d *deadlines) WriteStarted() {
 	if d.clocks.Send > 0 {
 		d.offer.Store(max(int64(time.Since(d.start)), 1))
@@ -99,7 +99,7 @@ func (d *deadlines) WriteDone() {
 	}
 }
 
-// end makes expiry return reason regardless of the timeouts. Only the first call has an effect. The
+// end makes Expiry return reason regardless of the timeouts. Only the first call has an effect. The
 // caller must notify the exchange.
 func (d *deadlines) end(reason observation.Reason) {
 	d.forced.CompareAndSwap(uint32(observation.OK), uint32(reason))
@@ -116,8 +116,8 @@ func (d *deadlines) NextExpiry() time.Time {
 	return d.start.Add(e.at)
 }
 
-// Expiry returns the error of the timeout that has expired, or of end. It returns nil if the request
-// has not expired.
+// Expiry returns the reason that was passed to end, or the error of the timeout that has expired. It
+// returns nil if the request has not expired.
 func (d *deadlines) Expiry() error {
 	if reason := observation.Reason(d.forced.Load()); reason != observation.OK {
 		return reasonError(reason)
@@ -126,7 +126,7 @@ func (d *deadlines) Expiry() error {
 	if e.at == 0 || time.Since(d.start) < e.at {
 		return nil
 	}
-	// A Fault is the error of a timeout for the body or for the response.
+	// The other errors are Faults, which already identify a timeout for the body or the response.
 	if _, general := e.err.(reasonError); general && d.uploading() { //nolint:errorlint // never wrapped
 		return reasonError(observation.ClientSlow)
 	}
@@ -140,7 +140,7 @@ func (d *deadlines) uploading() bool {
 	return d.waitStart.Load() != 0 && phase > observation.Queued && phase < observation.Streaming
 }
 
-// An expiry is the expiry of a timeout.
+// An expiry is the time at which a timeout expires, and the error of this timeout.
 type expiry struct {
 	err error
 	at  time.Duration // since the start of the request; 0 if no timeout is set

@@ -10,13 +10,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// undoAfter is the duration of a drain that began without a signal that the pod terminates. In that
-// case only the app was restarted (docs/promises.md 3.5).
+// undoAfter is the time after which a drain is undone if there was no signal that the pod is
+// terminating. In this case, only the app was restarted (docs/promises.md 3.5).
 const undoAfter = time.Second
 
 // DrainSettings contains the settings of a drain (docs/promises.md 3.5).
 type DrainSettings struct {
-	Quiet    time.Duration // minimum time without a new request before the drain can end
+	Quiet    time.Duration // the drain ends only after this time without a new request
 	Deadline time.Duration // maximum duration; 0 means no limit
 	Min      time.Duration // minimum duration
 
@@ -36,14 +36,14 @@ const (
 
 // drainEntry is the list entry of a request in flight. It is guarded by Drain.mu.
 type drainEntry struct {
-	drain      *Drain             // the drain that counts the request; nil if it is not in flight. Read without the lock while the request is served
+	drain      *Drain             // the drain that counts the request; nil if the request is not in flight. Read without the lock while the request is served
 	exchange   transport.Exchange // for Notify
 	prev, next *RequestState      // the next older and the next newer request
 	stream     streamKind
 	counted    bool // the request is counted in Drain.streams
 }
 
-// A Drain contains the list of the requests in flight and the state of the shutdown. The state
+// A Drain contains the list of requests in flight and the state of the shutdown. The state
 // depends only on past events and on the current time, so that a Drain needs no goroutine. It is
 // safe for concurrent use.
 //
@@ -64,14 +64,14 @@ type Drain struct {
 	serving context.Context    // canceled when the drain begins
 	pause   context.CancelFunc // cancels serving
 	began   time.Time          // start of the drain; zero if no drain is running
-	ending  bool               // the pod terminates; the drain is not undone
-	closing bool               // only streams were left in flight
+	ending  bool               // the pod is terminating; the drain is not undone
+	closing bool               // only streams are in flight, and new requests are rejected
 	over    bool               // Abort was called; new requests end immediately
 	settled chan struct{}      // closed when no requests except streams are in flight; nil if no goroutine waits
-	arrived time.Time          // start of the last request that resets the quiet period
-	flights int
-	streams int           // number of flights that are streams
-	head    *RequestState // requests in flight, oldest first
+	arrived time.Time          // when the last request that resets the quiet period started
+	flights int                // number of requests in flight
+	streams int                // number of flights that are streams
+	head    *RequestState      // requests in flight, oldest first
 	tail    *RequestState
 }
 
@@ -86,7 +86,7 @@ func NewDrain(s DrainSettings) *Drain {
 // must call cancel.
 func (d *Drain) while(ctx context.Context) (_ context.Context, cancel func()) {
 	d.mu.Lock()
-	d.running(time.Now()) // ends a drain that is undone by now
+	d.running(time.Now()) // undoes a drain that has lasted for undoAfter
 	serving := d.serving
 	d.mu.Unlock()
 	ctx, end := context.WithCancel(ctx)
@@ -94,8 +94,8 @@ func (d *Drain) while(ctx context.Context) (_ context.Context, cancel func()) {
 	return ctx, func() { stop(); end() }
 }
 
-// Begin starts the drain, or joins the running one. ending reports whether the pod terminates. If
-// it does not, the drain is undone after one second.
+// Begin starts the drain, or joins the running drain. If ending is true, the pod is terminating.
+// Otherwise the drain is undone after one second.
 func (d *Drain) Begin(ending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,8 +122,8 @@ func (d *Drain) DeadlineAt() time.Time {
 	return d.began.Add(d.settings.Deadline)
 }
 
-// Draining reports whether a drain is running. Probes then receive the response that the pod
-// terminates.
+// Draining reports whether a drain is running. While a drain is running, the response to a probe is
+// an error, because the pod is terminating.
 func (d *Drain) Draining() bool {
 	if !d.begun.Load() {
 		return false
@@ -133,8 +133,8 @@ func (d *Drain) Draining() bool {
 	return d.running(time.Now())
 }
 
-// running reports whether a drain is running. It ends a drain that is not final after one second. d.mu
-// must be held.
+// running reports whether a drain is running. It undoes a reversible drain that has lasted for
+// undoAfter. d.mu must be held.
 func (d *Drain) running(now time.Time) bool {
 	if d.began.IsZero() {
 		return false
@@ -191,9 +191,9 @@ func (d *Drain) Wait(ctx context.Context) Outcome {
 	}
 }
 
-// look reports whether the drain is over. If it is not, next is the time of the next check, or zero
-// if no check is necessary until settled is closed. Other events can only make the drain longer.
-// d.mu must be held.
+// look reports whether the drain is over. If the drain is not over, next is the time of the next
+// check, or zero if no check is necessary until settled is closed. Other events only extend the
+// drain. d.mu must be held.
 func (d *Drain) look(now time.Time) (outcome Outcome, next time.Time, over bool) {
 	if !d.running(now) {
 		return Undone, next, true
@@ -226,7 +226,7 @@ func (d *Drain) look(now time.Time) (outcome Outcome, next time.Time, over bool)
 	return 0, next, false
 }
 
-// earlier returns the earlier of two times. A zero a means never.
+// earlier returns the earlier of a and b. If a is zero, it returns b.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b
@@ -269,10 +269,10 @@ func (d *Drain) Abort() {
 	for state := d.head; state != nil; state = state.flight.next {
 		state.end(observation.Draining)
 	}
-	// Notify only after all requests have ended, because the first one that wakes passes its slot
-	// to a queued request, which must not be forwarded.
+	// Call Notify only after end was called for all requests, because the first request that wakes
+	// up passes its slot to a queued request, which must not be forwarded.
 	for state := d.head; state != nil; state = state.flight.next {
-		state.flight.exchange.Notify() // under the lock, because afterwards state can belong to another request
+		state.flight.exchange.Notify() // under the lock, because state may belong to another request afterwards
 	}
 }
 
@@ -293,12 +293,12 @@ func (d *Drain) Empty(ctx context.Context) error {
 	}
 }
 
-// arrive adds a request to the requests in flight. fresh reports whether the request resets the
-// quiet period.
+// arrive adds a request to the requests in flight. If fresh is true, the request resets the quiet
+// period.
 func (d *Drain) arrive(x transport.Exchange, state *RequestState, fresh bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if fresh && state.start.After(d.arrived) { // requests can call arrive in a different order than they started
+	if fresh && state.start.After(d.arrived) { // calls to arrive may be in a different order than the start times
 		d.arrived = state.start
 	}
 	state.flight = drainEntry{drain: d, exchange: x, prev: d.tail}
@@ -325,7 +325,8 @@ func (d *Drain) noteStream(state *RequestState, kind streamKind) {
 	}
 }
 
-// countStream counts a request once if it is a stream. d.mu must be held.
+// countStream adds a request to Drain.streams if it is a stream that is not counted yet. d.mu must be
+// held.
 func (d *Drain) countStream(state *RequestState) {
 	if f := &state.flight; f.stream != notAStream && !f.counted {
 		f.counted = true
@@ -352,12 +353,12 @@ func (d *Drain) leave(state *RequestState) {
 		d.streams--
 	}
 	*f = drainEntry{}
-	state.seen.Line = transport.Line{} // the strings can point into a buffer of the engine; Holders reads them under the lock
+	state.seen.Line = transport.Line{} // the strings may point into a buffer of the engine; Holders reads them under the lock
 	d.flights--
 	d.settle()
 }
 
-// settle closes settled if there may be no request left to wait for. d.mu must be held.
+// settle closes settled if no request is in flight for which Wait or Empty waits. d.mu must be held.
 func (d *Drain) settle() {
 	if d.settled != nil && (d.flights == 0 || d.awaited() == 0) {
 		close(d.settled)
@@ -365,8 +366,8 @@ func (d *Drain) settle() {
 	}
 }
 
-// untilSettled returns a channel that is closed when no request is in flight, or only requests for
-// which a drain does not wait. d.mu must be held.
+// untilSettled returns a channel that is closed when no request is in flight, or only streams for
+// which the drain does not wait. d.mu must be held.
 func (d *Drain) untilSettled() <-chan struct{} {
 	if d.settled == nil {
 		d.settled = make(chan struct{})

@@ -30,8 +30,8 @@ var reasons = [transport.NumFaults]observation.Reason{
 	transport.FaultClientReadStall: observation.ClientSlow,
 }
 
-// reasonOf returns the failure reason of an exchange that ended with err. If err has no fault, the user
-// container is the cause.
+// reasonOf returns the failure reason for an exchange that ended with err. If err contains no fault, the
+// user container caused the failure.
 func reasonOf(err error) observation.Reason {
 	if err == nil {
 		return observation.OK
@@ -60,7 +60,7 @@ type grpcStatus interface {
 	GRPCStatus() int
 }
 
-// grpcStatusOf returns the gRPC status for err, or 0 if the failure reason decides the status.
+// grpcStatusOf returns the gRPC status for err, or 0 if the failure reason determines the status.
 func grpcStatusOf(err error) int {
 	if e, ok := errors.AsType[grpcStatus](err); ok {
 		return e.GRPCStatus()

@@ -35,8 +35,8 @@ func (p *Proxy) Holders() []observation.Holder {
 // holds the lock to a few milliseconds.
 const maxCounted = 10_000
 
-// InApp counts the requests of clients in the user container, without excluded requests. If more than maxCounted
-// requests are in flight, the newest ones are not counted.
+// InApp counts the client requests in the user container, without excluded requests. If more than maxCounted
+// requests are in flight, the newest requests are not counted.
 func (p *Proxy) InApp() (app observation.AppRequests) {
 	d := p.Drain
 	d.mu.Lock()
@@ -49,7 +49,7 @@ func (p *Proxy) InApp() (app observation.AppRequests) {
 	return app
 }
 
-// count adds a request in flight to app.
+// count adds the request to app if the request is in the user container and is not excluded.
 func (state *RequestState) count(app *observation.AppRequests) {
 	if state.seen.Kind != observation.Traffic || state.seen.Excluded { // set before the request was added to the list
 		return
@@ -65,7 +65,8 @@ func (state *RequestState) count(app *observation.AppRequests) {
 	}
 }
 
-// exemption returns whether the adaptive limit applies to a request.
+// exemption returns why a request is exempt from the adaptive limit. It returns "counted" if the request is not exempt,
+// or if the limit is fixed or nil.
 func (m *Limit) exemption(t *ticket) string {
 	if m == nil || m.adaptive == nil {
 		return "counted"

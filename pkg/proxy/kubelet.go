@@ -15,17 +15,17 @@ import (
 const kubeletTime = 60 * time.Second
 
 // kubeletPlaces contains the slots outside the limit for requests that look like a liveness or
-// startup probe of the kubelet (docs/promises.md section 1, row 5). Any client can send such a
-// request. Two slots in total are not enough to overload the user container. Each client address
-// can hold only one slot, so that a client that imitates the kubelet leaves the other one to the
-// node. The zero value has two free slots. A kubeletPlaces is safe for concurrent use.
+// startup probe from the kubelet (docs/promises.md section 1, row 5). Any client can send such a
+// request. There are only two slots, so that these requests cannot overload the user container. Each
+// client address can hold only one slot, so that a client that imitates the kubelet leaves the other
+// slot to the node. The zero value has two free slots. A kubeletPlaces is safe for concurrent use.
 type kubeletPlaces struct {
 	mu    sync.Mutex
 	peers [2]netip.Addr // the zero Addr means that the slot is free
 }
 
-// enter acquires a slot for a client address and reports whether one was free. If it returns true,
-// the caller must call leave.
+// enter acquires a slot for a client address. It returns false if no slot is free or the address
+// already holds a slot. If it returns true, the caller must call leave.
 func (k *kubeletPlaces) enter(peer netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -56,14 +56,14 @@ func (k *kubeletPlaces) leave(peer netip.Addr) {
 	}
 }
 
-// notOfKubelets contains the request fields that a probe of the kubelet never has. Except for
-// Upgrade, they show that the request came through a proxy.
+// notOfKubelets contains the header fields that a probe from the kubelet never has. All fields except
+// Upgrade show that the request came through a proxy.
 var notOfKubelets = [...]string{transport.Upgrade, transport.XForwardedFor, transport.Forwarded, knative.ProxyRequest}
 
 // kubeletPeer returns the client address of a request that can run outside the limit. ok is
 // false if the request is handled as traffic. It is the only function that makes this
-// decision. Each engine reports in [Line].Open whether the client can send more on the same
-// request. A field counts even if its first line is empty, because a proxy can add a second line.
+// decision. Each engine reports in Line.Open whether the client can send more data for the same
+// request. A field counts even if its first line is empty, because a proxy may add a second line.
 func kubeletPeer(x transport.Exchange) (peer netip.Addr, ok bool) {
 	line := x.Line()
 	if line.Open {

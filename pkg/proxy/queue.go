@@ -15,11 +15,11 @@ import (
 // all requests without slots. Methods may be called concurrently.
 //
 // When a request releases its slot and the queue is not empty, the slot passes directly to
-// the first queued request. A new request therefore cannot get it, and running is at its
+// the first queued request. A new request therefore cannot get this slot, and running is at its
 // maximum as long as the queue is not empty.
 //
-// An adaptive limit applies to the requests that are running in the user container. The
-// others only count for maxRunning (docs/promises.md 3.1).
+// An adaptive limit applies to the requests that are running in the user container. Other
+// requests only count towards maxRunning (docs/promises.md 3.1).
 type Limit struct {
 	maxRunning, maxWaiting int
 
@@ -31,7 +31,7 @@ type Limit struct {
 	adaptive    *adapt.Limiter // nil if the limit is fixed at maxRunning
 	timer       *time.Timer    // calls tick while requests are queued; nil if the limit is fixed
 	ticking     bool           // the timer is running
-	seed        maphash.Seed   // of the hashes of paths; not used if the limit is fixed
+	seed        maphash.Seed   // seed of the path hashes; not used if the limit is fixed
 }
 
 // ticket is the queue entry of a request, and its slot. All fields except holds are guarded by
@@ -67,7 +67,7 @@ func NewAdaptiveLimit(s adapt.Settings, waiting int) *Limit {
 	return m
 }
 
-// Adaptive returns the state of an adaptive limit. It reports false if the limit is fixed or nil.
+// Adaptive returns the state of an adaptive limit and true. It returns false if the limit is fixed or nil.
 func (m *Limit) Adaptive() (observation.LimitState, bool) {
 	if m == nil || m.adaptive == nil {
 		return observation.LimitState{}, false
@@ -91,8 +91,8 @@ func (m *Limit) Load() (running, waiting int) {
 	return m.running, m.waiting
 }
 
-// Held returns the number of slots that are held because the user container still processes
-// requests whose clients get no response.
+// Held returns the number of slots that are held for aborted requests because the user container
+// still processes them.
 func (m *Limit) Held() int {
 	if m == nil {
 		return 0
@@ -200,7 +200,7 @@ func (m *Limit) grant(now time.Time) {
 		m.remove(t)
 		m.admit(t, now)
 		t.granted = true
-		// Notify under the lock, because afterwards the ticket can belong to another request.
+		// Notify is called under the lock, because the ticket may belong to another request afterwards.
 		t.exchange.Notify()
 	}
 }
@@ -227,8 +227,8 @@ func (m *Limit) adapt(update func(now time.Time)) {
 	m.grant(now)
 }
 
-// hold returns a new ticket to which the slot of t is moved, because the engine reuses the memory
-// of t for its next request.
+// hold moves the slot of t to a new ticket and returns the new ticket, because the engine reuses the
+// memory of t for its next request.
 func (m *Limit) hold(t *ticket) *ticket {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -240,7 +240,7 @@ func (m *Limit) hold(t *ticket) *ticket {
 	return held
 }
 
-// endHeld releases the slot of a held ticket.
+// endHeld releases the slot of a ticket that was returned by hold.
 func (m *Limit) endHeld(t *ticket, r adapt.Result) {
 	m.mu.Lock()
 	m.held--
@@ -295,8 +295,8 @@ func resultOf(o *observation.Observation) adapt.Result {
 	}
 }
 
-// abortTime is a divisor. If the user container responds within 1/abortTime of the previous
-// duration of the request after the client disconnects, the response is attributed to the
+// abortTime is a divisor. If the client disconnects and the user container responds within
+// 1/abortTime of the previous duration of the request, the response is attributed to the
 // disconnect.
 const abortTime = 8
 

@@ -10,8 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// RequestState is the state of one request. The engine owns the memory and reuses it: there is one
-// RequestState for each idle connection. Exported methods may be called concurrently, except Trace,
+// RequestState is the state of one request. The engine owns the memory and reuses it, so that each
+// idle connection also has a RequestState. Exported methods may be called concurrently, except Trace,
 // Holds and Waited.
 type RequestState struct {
 	deadlines // the phase and the timeouts
@@ -34,7 +34,7 @@ func (state *RequestState) Holds() bool { return state.ticket.holds }
 // Trace returns the trace of the request. It is nil if the request is not traced.
 func (state *RequestState) Trace() transport.TraceFields { return state.trace }
 
-// Waited returns how long the request waited for its slot, and the time when it got the slot.
+// Waited returns how long the request waited for its slot, and when it got the slot.
 func (state *RequestState) Waited() (time.Duration, time.Time) {
 	return state.seen.Slot.Sub(state.seen.Start), state.seen.Slot
 }
@@ -48,8 +48,8 @@ func (state *RequestState) Upgrade() { state.enter(observation.Tunnelled) }
 // Upgraded implements transport.State.
 func (state *RequestState) Upgraded() bool { return state.Phase() == observation.Tunnelled }
 
-// enter records that the request has entered phase p. Except for Dialling, a byte that was
-// transferred causes the new phase, so Clocks.Idle restarts.
+// enter records that the request has entered phase p. It restarts Clocks.Idle, because a transferred
+// byte causes each new phase except Dialling.
 func (state *RequestState) enter(p observation.Phase) {
 	state.phase.Store(uint32(p))
 	if p != observation.Dialling {
@@ -85,7 +85,8 @@ func (state *RequestState) GotBody() {
 	state.clientReady()
 }
 
-// WriteStarted records that a part of the response waits for the client until WriteDone.
+// WriteStarted records that the engine writes a part of the response and waits for the client until
+// WriteDone.
 func (state *RequestState) WriteStarted() {
 	state.deadlines.WriteStarted()
 	state.awaitClient()
@@ -119,8 +120,9 @@ func (state *RequestState) becomeStream() {
 	}
 }
 
-// Respond records that the final response has begun. contentType is the value of its Content-Type
-// field, or "" if there is none. It decides whether the response is a stream (docs/promises.md 3.5).
+// Respond records that the final response has begun. contentType is the value of the Content-Type
+// field, or "" if there is none. The media type determines whether the response is a stream
+// (docs/promises.md 3.5).
 //
 // An engine calls Respond at most once per request, on any goroutine, and Forward returns after
 // Respond has returned. The HTTP/2 engine calls it on the goroutine that reads the connection to
@@ -133,7 +135,7 @@ func (state *RequestState) Respond(contentType string) {
 			state.becomeStream()
 		}
 	case transport.IsGRPC(contentType):
-		state.seen.RPC = observation.GRPCMissing // until EndRPC
+		state.seen.RPC = observation.GRPCMissing // until EndRPC is called
 		if state.flight.drain != nil && transport.IsGRPC(state.seen.Exchange.Header(transport.ContentType)) {
 			state.flight.drain.noteStream(state, grpcStream)
 		}
@@ -141,8 +143,8 @@ func (state *RequestState) Respond(contentType string) {
 }
 
 // EndRPC records the grpc-status of the response. The status is in the trailer section, or in the
-// header section if the response has nothing else. EndRPC has no effect if the response does not use gRPC. It must be
-// called after Respond and before Forward returns.
+// header section if the response has no body and no trailers. EndRPC has no effect if the response
+// does not use gRPC. It must be called after Respond and before Forward returns.
 func (state *RequestState) EndRPC(status string) {
 	if state.seen.RPC != 0 {
 		state.seen.RPC = observation.ParseGRPCStatus(status)

@@ -6,8 +6,7 @@
 //  3. Record the arrival for the drain and the statistics.
 //  4. Wait for a slot of the concurrency limit.
 //  5. Forward the request to the user container.
-//  6. Release the slot, or hold it while the user container still works on a request that was
-//     broken off.
+//  6. Release the slot, or hold it while the user container still processes an aborted request.
 //  7. Respond if the user container did not.
 //  8. Report the observation and end the trace.
 //  9. Record the end for the statistics and the drain.
@@ -39,7 +38,7 @@ type Proxy struct {
 	Grace   time.Duration // maximum time for which a slot is held while the user container still processes an aborted request (docs/promises.md 3.1); 0 means that slots are not held
 	Clocks  Clocks
 	Stats   *stats.Stats
-	Observe func(*observation.Observation) // called at the end of each request that Serve does not answer as a probe; must not retain its argument
+	Observe func(*observation.Observation) // called after each request except the probes that Serve answers; must not retain its argument
 	Probed  func(*observation.Observation) // called after each answered probe; may be nil
 	Exclude Exclude
 	Trace   func(transport.Exchange) Trace // starts the trace of a request that is included in the statistics; Trace and its result may be nil
@@ -47,15 +46,15 @@ type Proxy struct {
 	kubelet kubeletPlaces
 }
 
-// Exclude selects the health checks and scrapes of other tools, which do not count as load
+// Exclude selects health checks and scrapes by other tools, which do not count as load
 // (docs/promises.md 3.10). The zero value excludes nothing.
 type Exclude struct {
 	Paths      []string // exact paths, or prefixes that end in '*'
 	UserAgents []string // prefixes
 }
 
-// A Trace follows one request. Its methods are called one at a time, and not after End. Their
-// results are valid until End.
+// A Trace is the trace of one request. The methods are not called concurrently or after End. Their
+// results are valid until End is called.
 type Trace interface {
 	transport.TraceFields
 	ID() string
@@ -64,8 +63,8 @@ type Trace interface {
 	End(*observation.Observation)
 }
 
-// Reject runs Serve for a request that is rejected with the reason [Overload]. The request is not
-// queued. If reset is true, the engine resets the stream of the client, and no response is sent.
+// Reject runs Serve for a request that is rejected with the reason observation.Overload. The request
+// is not queued. If reset is true, the engine resets the stream of the client, and no response is sent.
 func (p *Proxy) Reject(x transport.Exchange, s transport.State, reset bool) {
 	state := s.(*RequestState) // of NewState
 	state.rejected, state.reset = observation.Overload, reset
@@ -73,9 +72,9 @@ func (p *Proxy) Reject(x transport.Exchange, s transport.State, reset bool) {
 	state.rejected, state.reset = observation.OK, false
 }
 
-// Refuse responds to a request that an engine rejects with a status because its header section is not
-// valid. The request is reported, but it is not limited and not part of the statistics for the
-// autoscaler.
+// Refuse responds with status to a request that an engine rejects because the header section is
+// invalid. The request is reported, but it is not limited and does not count in the statistics for
+// the autoscaler.
 func (p *Proxy) Refuse(x transport.Exchange, status int) {
 	o := &observation.Observation{Kind: observation.Traffic, Exchange: x, Line: x.Line(), Reason: observation.BadRequest, Start: time.Now()}
 	o.Excluded = p.Exclude.has(o)
@@ -87,7 +86,7 @@ func (p *Proxy) Refuse(x transport.Exchange, status int) {
 // NewState returns the memory for the requests of an exchange.
 func (p *Proxy) NewState() transport.State { return new(RequestState) }
 
-// Draining reports whether the pod ends.
+// Draining reports whether a drain is running.
 func (p *Proxy) Draining() bool { return p.Drain.Draining() }
 
 // Serve serves one request. The engine owns state. x and state must not be used for another request
@@ -134,7 +133,7 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	}
 	p.Drain.arrive(x, state, fresh)
 	defer p.Drain.leave(state)
-	if fresh { // the same requests reset the quiet period and count for the autoscaler
+	if fresh { // only requests that reset the quiet period count for the autoscaler
 		p.Stats.In(o.Start, o.Proxied)
 	}
 	held := false
@@ -156,8 +155,8 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	}
 }
 
-// blameDeadline changes the reason of a call that the user container canceled because the timeout
-// of the client expired.
+// blameDeadline changes the failure reason of a gRPC call if the user container canceled the call
+// because the timeout of the client expired.
 func blameDeadline(o *observation.Observation, x transport.Exchange) {
 	if o.Reason != observation.AppReset || !canceledAtDeadline(o, x) {
 		return
@@ -248,8 +247,8 @@ func (p *Proxy) startHold(limit *Limit, counted bool, state *RequestState, o *ob
 }
 
 // hold keeps the slot of an aborted request, and its entry in the statistics, while the user
-// container still processes the request. The drain does not wait for it, because no client gets the
-// response.
+// container still processes the request. The drain does not wait for this request, because no client
+// gets the response.
 func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 	began := time.Now()
 	answered := broken.held.Wait(p.Grace)
@@ -264,7 +263,7 @@ func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 type broken struct {
 	held    transport.Held
 	reason  observation.Reason
-	slot    time.Time // time when the request got its slot
+	slot    time.Time // when the request got its slot
 	proxied bool
 }
 

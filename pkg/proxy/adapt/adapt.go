@@ -1,21 +1,21 @@
 // Package adapt finds the concurrency limit of an application while it runs.
 //
 // A [Limiter] counts the requests that hold a slot. The adaptive limit applies to requests
-// that are running in the application. Requests that wait for their client, streams, and
-// requests that take long relative to the application time only count for the ceiling.
+// that are running in the application. Streams, requests that wait for their client, and requests
+// that take more than 10 times the typical application time only count towards the ceiling.
 //
-// A new limiter doubles the limit as long as the goodput grows with it. Then it compares
-// two limits: the chosen limit, which is called the base, and a candidate. The two limits
-// alternate: each window uses one of them. The goodput of a limit is the number of successful
-// responses per second while the limit is reached. By Little's law, the application time is the
-// limit divided by the goodput. The better limit has the greater power, goodput / time^w. If the
-// goodput grows with the limit, the larger limit is better. If only the application time grows,
-// the smaller limit is better.
+// A new limiter doubles the limit as long as the goodput grows with the limit. Then it compares
+// the chosen limit, which is called the base, with a candidate. The two limits alternate, and
+// each of them is in force for one window at a time. The goodput of a limit is the number of
+// successful responses per second while the limit is reached. By Little's law, the application
+// time is the limit divided by the goodput. The better limit has the greater power,
+// goodput / time^w. If the goodput grows with the limit, the larger limit is better. If only the
+// application time grows, the smaller limit is better.
 //
-// The limit never drops to a few requests to measure the application time without load.
-// Both limits are measured at nearly the same time, so an application that becomes slower or
-// faster does not change the limit. A candidate that reduces the goodput by a large share is
-// rarely used.
+// The limiter does not reduce the limit to a few requests to measure the application time without
+// load. Both limits are measured at nearly the same time, so an application that becomes slower or
+// faster does not change the limit. The pause before the next trial is longer if a candidate
+// reduced the goodput more.
 //
 // The ideas and their sources:
 //
@@ -30,7 +30,7 @@
 //     congestion control, 2016.
 //   - The detection of a change: E. S. Page, Continuous inspection schemes, 1954.
 //
-// The package has no clock, goroutine or lock: the time is an argument of each call.
+// The package has no clock, goroutine or lock. The caller passes the current time to each method.
 package adapt
 
 import (
@@ -43,43 +43,44 @@ import (
 // MaxLimit is the ceiling of a [Limiter] if none is set.
 const MaxLimit = 1000
 
-// firstLimit is the default of the first limit. It is safe for any application, and large
-// enough to measure the next limits soon.
+// firstLimit is the default of Settings.Start. It is low enough for any application, and high
+// enough that the first windows contain enough responses.
 const firstLimit = 4
 
 // Bounds of a window.
 const (
 	minWindow  = 250 * time.Millisecond // longer than the pauses of most garbage collectors
 	maxWindow  = 5 * time.Second
-	minTimes   = 2  // minimum, in application times; half of it at the start
+	minTimes   = 2  // minimum, in application times; halved at the start
 	maxTimes   = 20 // maximum, in application times, if that is longer than maxWindow
-	settleTime = 2  // time between a change of the limit and the next window, in application times; half of it at the start
+	settleTime = 2  // time between a change of the limit and the next window, in application times; halved at the start
 	minSamples = 16
 	enough     = 0.01 // variance of the mean, relative to the mean, that ends a window
 	patience   = 4    // multiple of the maximum if the limit is reached and there are few responses
 )
 
-// fullShare is the share of the busy time of a window in which the limit must be reached.
+// fullShare is the minimum fraction of the busy time in a window during which the limit must be reached.
 const fullShare = 0.05
 
-// longestFade is the number of ticks in which the recent maximum of the time in the queue
-// decreases to a third.
+// longestFade is the number of ticks after which controller.longest has decreased to about a third
+// if no request is queued.
 const longestFade = 32
 
-// leastHeld is the minimum share of the slots of a window, multiplied by their time, that is held by
-// requests which end in the window. If it is lower, most slots are held by requests that do not
-// end, and the window contains too few slow requests.
+// leastHeld is the minimum ratio of tally.held to tally.slots at which a window may end early. A
+// lower ratio means that many slots are held by requests that have not ended, so that the window
+// contains too few slow requests.
 const leastHeld = 0.75
 
-// noAnswers is the time after which a limit without a successful response is a problem.
+// noAnswers is the minimum duration of a window without a response before the limiter reports
+// that the application does not respond.
 const noAnswers = time.Second
 
 // Settings are the bounds of a limit.
 type Settings struct {
 	Min   int    // less than 1 is 1
 	Max   int    // the ceiling; 0 is MaxLimit
-	Start int    // the first limit; 0 is 4
-	Seed  uint64 // of the jitter
+	Start int    // the first limit; 0 is firstLimit
+	Seed  uint64 // seed of the jitter
 }
 
 // Ceiling returns the maximum of the limit.
@@ -96,18 +97,18 @@ type controller struct {
 	random   uint64
 
 	base, limit int
-	reason      observation.LimitReason // of base
+	reason      observation.LimitReason // why base was chosen
 
-	since   time.Time // the limit is in force
+	since   time.Time // when the limit came into force
 	settled bool      // the requests that end were admitted with this limit
 	from    time.Time // start of the window
-	stretch float64   // of the window
+	stretch float64   // random factor for the minimum length of the window
 	window  tally
-	took    float64 // mean application time, in seconds; 0: unknown
+	took    float64 // mean application time in seconds; 0 means unknown
 
 	counted int           // requests that are counted for the limit
-	at      time.Time     // counted changed
-	waited  time.Duration // of the first queued request; 0: none is queued
+	at      time.Time     // time of the last event, up to which the window is computed
+	waited  time.Duration // how long the first queued request has waited; 0 means that the queue is empty
 	longest time.Duration // recent maximum of waited
 
 	// unreached is the window before a lower limit is tried because most requests fail and the base is
@@ -148,7 +149,7 @@ func (c *controller) state() observation.LimitState {
 	return s
 }
 
-// missing returns the comparison that is missing to recommend the base.
+// missing describes the comparison that is still needed before the base can be recommended.
 func (c *controller) missing() string {
 	compared := &c.search.compared
 	switch {
@@ -168,7 +169,7 @@ func (c *controller) missing() string {
 	return ""
 }
 
-// count notes that n requests are counted for the limit.
+// count records that n requests are counted for the limit.
 func (c *controller) count(now time.Time, n int) {
 	c.advance(now)
 	c.counted = n
@@ -189,11 +190,12 @@ func (c *controller) advance(now time.Time) {
 	c.at = now
 }
 
-// done notes the end of a request. sampled is false if the request was not counted for the
-// limit. Its application time is used in any case.
+// done records that a request ended with the result r after the application time d. sampled is false
+// if the request was not counted for the limit. A request that is not sampled only counts if it is
+// Unfinished.
 //
-// The application time of a sample has a maximum, so that a few requests do not determine the
-// result.
+// The application time of a sample is limited to maxTimes times the mean, but at least to minWindow,
+// so that a few slow requests do not determine the result.
 func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool) {
 	c.advance(now)
 	took := d.Seconds()
@@ -217,8 +219,8 @@ func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool
 	}
 }
 
-// exempted notes that a request is not counted for the limit from now on. held is the time for
-// which it was counted.
+// exempted records that a request is no longer counted for the limit. held is how long the request
+// was counted.
 func (c *controller) exempted(now time.Time, held time.Duration) {
 	c.advance(now)
 	if c.settle(now) {
@@ -240,8 +242,8 @@ func (c *controller) settle(now time.Time) bool {
 	return true
 }
 
-// unit returns the application time that determines the length of windows. At the start, it
-// is halved to find the limit soon.
+// unit returns the time in seconds that determines the length of windows. It is the application time,
+// or half of the application time during the start, so that the start takes less time.
 func (c *controller) unit() float64 {
 	if c.start.active {
 		return c.took / 2
@@ -249,7 +251,7 @@ func (c *controller) unit() float64 {
 	return c.took
 }
 
-// tick notes that the first queued request has waited for this time. It ends windows in
+// tick records that the first queued request has waited for the time waited. It also ends windows in
 // which no request ends.
 func (c *controller) tick(now time.Time, waited time.Duration) {
 	c.advance(now)
@@ -260,7 +262,7 @@ func (c *controller) tick(now time.Time, waited time.Duration) {
 	}
 }
 
-// pressed reports whether requests wait longer than the application time.
+// pressed reports whether the first queued request has waited longer than the application time.
 func (c *controller) pressed() bool { return c.waited.Seconds() > c.took }
 
 // check ends the window if it is complete.
@@ -297,22 +299,21 @@ func (c *controller) complete() bool {
 	return w.lasted >= longest && !slow || w.lasted >= patience*longest
 }
 
-// turnover returns the minimum window, in seconds, that contains requests of all queued
-// clients. If each client alternates between fast and slow requests, the clients can become
-// synchronized. Then the queue contains only fast requests for some time, and then only slow
-// requests.
+// turnover returns the minimum length of a window in seconds that includes requests from all queued
+// clients. Clients that alternate between fast and slow requests may become synchronized. The queue
+// then alternates between fast requests only and slow requests only.
 func (c *controller) turnover() float64 {
 	return min(2*c.longest.Seconds(), max(2, minTimes*c.unit()))
 }
 
-// silent reports whether requests wait and end, and none ends with a response.
+// silent reports whether requests are queued and requests have ended, but none ended with a response.
 func (c *controller) silent() bool {
 	w := &c.window
 	return c.waited > 0 && w.responses == 0 && w.unfinished >= float64(c.limit) &&
 		w.lasted >= max(noAnswers.Seconds(), minTimes*c.took)
 }
 
-// put sets the limit in force and begins a window.
+// put sets the limit that is in force and begins a window.
 func (c *controller) put(now time.Time, limit int) {
 	if limit != c.limit {
 		c.limit, c.since, c.settled = limit, now, false
@@ -380,8 +381,8 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 	c.put(now, c.base)
 }
 
-// lowerUnreached sets the base to the number of requests in the application. It is called if
-// most requests fail and the limit is not reached. The new limit will be reached, so that lower
+// lowerUnreached sets the base to the average number of requests in the application. It is called
+// if most requests fail and the limit is not reached. Requests reach the new limit, so that lower
 // limits can be tried. The base does not change if it is at most firstLimit or all requests fail,
 // because requests also fail for other reasons. If successful requests hold most slots, their
 // number is tried as the limit for one window.
@@ -415,8 +416,8 @@ func (c *controller) endBase(now time.Time, w *tally) {
 			c.trial = trial{}
 			c.watch = watch{expected: w.work()}
 		} else {
-			// The window of a change is not used. The first lower candidate is computed from the
-			// mean before the change.
+			// The window in which the mean changed is not used, because the first lower candidate is
+			// computed from the mean before the change.
 			c.search.lowest.note(now, c.limit, w)
 		}
 	}
@@ -433,7 +434,7 @@ func (c *controller) endBase(now time.Time, w *tally) {
 	c.next(now)
 }
 
-// bounded rounds a limit to an integer and limits the result to the range from least to most.
+// bounded rounds limit to an integer between least and most.
 func bounded(limit float64, least, most int) int {
 	return min(max(int(math.Round(limit)), least), most)
 }

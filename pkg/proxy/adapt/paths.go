@@ -2,8 +2,8 @@ package adapt
 
 import "time"
 
-// maxPaths is the number of entries of [paths]. If two paths use the same entry, the last path
-// replaces the other.
+// maxPaths is the number of entries in [paths]. If two paths map to the same entry, the most recent
+// path replaces the other.
 const maxPaths = 256
 
 // Constants of the decision whether most requests of a path are long.
@@ -12,23 +12,23 @@ const (
 	fewRequests  = 8    // minimum number of requests for the decision
 	mostRequests = 1024 // number of requests that determine the share
 
-	// responding is the maximum time since a short response of another path. Many polls that wait in
-	// the queue delay the next short request by several seconds.
+	// responding is the maximum time since a short response for another path. Many polls in the
+	// queue delay the next short request by several seconds.
 	responding = 10 * time.Second
 
-	// The share of the last few requests must also be above mostlyLong. A long path is short again
-	// if the share of the last few hundred requests is below mostlyShort. Many short polls can end
-	// before the first of the long polls that started with them.
+	// The share of long requests among the last few requests must also be above mostlyLong. A long
+	// path becomes short again if the share among the last few hundred requests is at most
+	// mostlyShort. Many short polls may end before the first long poll that started at the same time.
 	mostlyShort  = 0.15
 	recentWeight = 1.0 / 8   // weight of the last request
 	longWeight   = 1.0 / 128 // the same for a long path
 )
 
-// paths records for a limited number of paths whether most requests are long. Without it, each new
-// poll holds a slot until the poll is long.
+// paths records for up to maxPaths paths whether most requests are long. Without this record, each
+// new poll would hold a slot until it becomes a long request.
 //
-// The requests of an overloaded application also become long. These requests must still be
-// counted. If a path has had many short requests, many long requests are needed before the path is
+// Requests to an overloaded application also become long. These requests must still be counted.
+// After many short requests for a path, many long requests are therefore needed before the path is
 // long.
 type paths struct {
 	entries [maxPaths]pathEntry
@@ -39,11 +39,11 @@ type paths struct {
 }
 
 type pathEntry struct {
-	path   uint32  // hash; 0: not used
+	path   uint32  // hash of the path; 0 means that the entry is not used
 	long   bool    // new requests are not counted
-	number uint16  // requests, at most mostRequests
-	share  float32 // of the long requests
-	recent float32 // of the long requests in the last few requests
+	number uint16  // number of requests, at most mostRequests
+	share  float32 // share of long requests
+	recent float32 // share of long requests among the last few requests, or the last few hundred if long is true
 }
 
 // isLong reports whether most requests of the path are long.
@@ -52,8 +52,8 @@ func (p *paths) isLong(path uint32) bool {
 	return path != 0 && e.path == path && e.long
 }
 
-// noteLong records a long request. The request is ignored if there was no short response of another
-// path for responding, because the application may not respond at all.
+// noteLong records a long request. It ignores the request if there was no short response for another
+// path in the last 10 seconds, because the application may not respond at all.
 func (p *paths) noteLong(now time.Time, path uint32) {
 	after := now.Add(-responding)
 	if p.last != path && p.lastAt.After(after) || p.other != path && p.otherAt.After(after) {
@@ -70,7 +70,7 @@ func (p *paths) noteShort(now time.Time, path uint32) {
 	p.note(path, 0)
 }
 
-// note adds a request to the entry of its path. long is 1 or 0.
+// note adds a request to the entry of its path. long is 1 for a long request, and 0 otherwise.
 func (p *paths) note(path uint32, long float32) {
 	if path == 0 {
 		return

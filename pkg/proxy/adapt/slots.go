@@ -7,13 +7,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// A request is long after longTimes the typical application time, and after shortestLong.
+// A request is long after longTimes times the typical application time, but not before shortestLong.
 const (
 	shortestLong = 200 * time.Millisecond
 	longTimes    = 10 // multiple of the typical application time
 )
 
-// A Result is the end of a request.
+// A Result describes how a request ended.
 type Result uint8
 
 // The results.
@@ -26,21 +26,21 @@ const (
 	Unknown                  // the end of the request does not depend on the application
 )
 
-// A Slot is the part of a request that a [Limiter] keeps. The zero value is ready to use,
-// and a Slot can be reused after [Limiter.End].
+// A Slot is the state that a [Limiter] keeps for a request. The zero value is ready to use.
+// A Slot may be reused after [Limiter.End].
 type Slot struct {
 	active     bool          // from Admit to End
-	since      time.Time     // the request got the slot
+	since      time.Time     // when the request got the slot
 	client     time.Duration // total time that the request waited for its client
-	waiting    time.Time     // start of the wait for the client; zero if the request does not wait
+	waiting    time.Time     // when the request began to wait for the client; zero if it does not wait
 	exempt     Exemption     // Stream or Long; others follow from waiting
 	counted    bool          // for the adaptive limit
 	longPath   bool          // most requests of the path are long, so that the request was never counted
-	path       uint32        // hash; 0: unknown
-	prev, next *Slot         // links of the list of [Limiter]; used if exempt is Counted
+	path       uint32        // hash of the path; 0 means unknown
+	prev, next *Slot         // links in the list of [Limiter]; used if exempt is Counted
 }
 
-// An Exemption is the reason for which a request is only counted for the ceiling.
+// An Exemption is the reason why a request only counts towards the ceiling.
 type Exemption uint8
 
 // The exemptions.
@@ -56,7 +56,7 @@ func (e Exemption) String() string {
 	return [...]string{"counted", "stream", "long", "waits for the client"}[e]
 }
 
-// Exemption returns the reason for which the request is not counted for the adaptive limit.
+// Exemption returns the reason why the request is not counted for the adaptive limit.
 func (s *Slot) Exemption() Exemption {
 	if s.exempt == Counted && !s.waiting.IsZero() {
 		return Client
@@ -65,8 +65,8 @@ func (s *Slot) Exemption() Exemption {
 }
 
 // A Limiter is a concurrency limit that adapts to the application. It counts the requests
-// that hold a slot, and limits the number of those that are running in the application.
-// All requests are counted for the ceiling.
+// that hold a slot, and limits the number of requests that are running in the application.
+// All requests that hold a slot count towards the ceiling.
 //
 // Its methods must not be called concurrently.
 type Limiter struct {
@@ -77,12 +77,12 @@ type Limiter struct {
 	oldest, newest *Slot // list of all requests except streams and long requests
 	longAfter      time.Duration
 	responded      bool      // since longAfter was last increased
-	typical        float64   // lower quartile of the application time, in seconds; excludes streams and paths with mostly long requests
-	increased      time.Time // typical was increased
+	typical        float64   // lower quartile of the application time in seconds, without streams and paths with mostly long requests
+	increased      time.Time // when typical was last increased
 	shortened      time.Time // last response within typical
 	credit         float64   // maximum increase of the logarithm of typical
 	polls          int       // running requests of paths with mostly long requests
-	polledAt       time.Time // time of the last end of such a request if there were many of them
+	polledAt       time.Time // when such a request last ended while many of them were running
 	paths          paths
 }
 
@@ -91,15 +91,17 @@ func New(s Settings) *Limiter {
 	return &Limiter{controller: newController(s), longAfter: shortestLong, typical: shortestLong.Seconds() / longTimes}
 }
 
-// mostExempt is the ratio of the requests that only count for the ceiling to the limit above
-// which the limit is not reported as settled. A fixed limit counts these requests.
+// mostExempt is the maximum number of requests that only count towards the ceiling, divided by the
+// limit. Above this ratio, the limit is not reported as settled, because a fixed limit would count
+// these requests.
 const mostExempt = 0.1
 
-// pollAge is the time for which the limit is not reported as settled after the end of requests of
-// paths with mostly long requests. The clients usually send the next polls.
+// pollAge is the time after many polls have ended during which the limit is not reported as settled.
+// Clients usually send the next polls within this time. A poll is a request for a path with mostly
+// long requests.
 const pollAge = time.Minute
 
-// State returns the decisions so far.
+// State returns the state of the limit for the status page and for logs.
 func (l *Limiter) State() observation.LimitState {
 	s := l.controller.state()
 	exempt := float64(l.running-l.counted) > mostExempt*float64(s.Base)
@@ -110,17 +112,17 @@ func (l *Limiter) State() observation.LimitState {
 	return s
 }
 
-// Load returns the number of requests that hold a slot, and the number of those that are
+// Load returns the number of requests that hold a slot, and the number of requests that are
 // counted for the adaptive limit.
 func (l *Limiter) Load() (running, counted int) { return l.running, l.counted }
 
-// Free reports whether another request may have a slot.
+// Free reports whether a slot is free.
 func (l *Limiter) Free() bool {
 	return l.running < l.controller.max && l.counted < l.controller.limit
 }
 
-// Admit gives a slot to a request. path is the hash of the path of the request; 0: unknown. If most
-// requests of the path are long, the request is not counted for the adaptive limit.
+// Admit gives a slot to a request. path is the hash of the request path, or 0 if the path is unknown.
+// If most requests for the path are long, the request is not counted for the adaptive limit.
 func (l *Limiter) Admit(now time.Time, s *Slot, path uint32) {
 	*s = Slot{active: true, since: now, path: path}
 	l.running++
@@ -139,7 +141,7 @@ func (l *Limiter) Admit(now time.Time, s *Slot, path uint32) {
 	l.count(now, s)
 }
 
-// End takes the slot back.
+// End releases the slot of a request that ended with the result r.
 func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 	waiting := s.endWait(now)
 	took := now.Sub(s.since) - s.client
@@ -170,8 +172,8 @@ func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 	}
 }
 
-// notePath records whether the request was long for its path. A request that became long was
-// recorded by Tick.
+// notePath records whether the request was long. Tick has already recorded a request that became
+// long while it was running.
 func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result) {
 	switch long := took >= l.longAfter; {
 	case !long && r != Unfinished && r != Failed:
@@ -182,9 +184,10 @@ func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result)
 }
 
 // note adjusts the typical application time. The size of a step does not depend on the
-// application time. The value is close to the lower quartile, because a large share of the
-// requests can be long. The increase is limited by the number of short requests and by the
-// time. Many long requests that end at the same time therefore have little effect.
+// application time. The result is close to the lower quartile and not to the median, because a
+// large share of the requests may be long. The number of short requests and the time since the last
+// increase limit each increase, so that many long requests that end at the same time have little
+// effect.
 func (l *Limiter) note(now time.Time, took float64, r Result) {
 	const (
 		up     = 0.05 // increase of the logarithm by one request
@@ -228,7 +231,7 @@ func (l *Limiter) AwaitClient(now time.Time, s *Slot) {
 	}
 }
 
-// ClientReady notes that the client has sent or read data.
+// ClientReady records that the client has sent or read data.
 func (l *Limiter) ClientReady(now time.Time, s *Slot) {
 	if s.active && s.endWait(now) && s.exempt == Counted {
 		l.count(now, s)
@@ -244,11 +247,11 @@ func (s *Slot) endWait(now time.Time) bool {
 	return true
 }
 
-// Stream notes that the request has become a stream.
+// Stream records that the request has become a stream.
 func (l *Limiter) Stream(now time.Time, s *Slot) { l.exempt(now, s, Stream) }
 
-// Tick updates the limiter at regular intervals while requests are queued. waited is the
-// time that the first queued request has waited.
+// Tick updates the limiter. It must be called at regular intervals while requests are queued. waited
+// is how long the first queued request has waited.
 func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 	exempted := false
 	for s := l.oldest; s != nil && now.Sub(s.since) >= l.longAfter; {
@@ -262,8 +265,8 @@ func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 		s = next
 	}
 	if exempted {
-		// If the application does not respond, the interval is increased, so that the number of
-		// requests in the application grows slowly.
+		// If the application does not respond, longAfter is increased, so that the number of requests
+		// in the application grows slowly.
 		if !l.responded {
 			l.longAfter += l.longAfter / 2
 		}
@@ -272,7 +275,7 @@ func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 	l.controller.tick(now, waited)
 }
 
-// Move moves the state of a slot to another Slot. from can be reused afterwards.
+// Move moves the state of from to to. The caller may reuse from afterwards.
 func (l *Limiter) Move(from, to *Slot) {
 	*to = *from
 	from.active = false

@@ -7,8 +7,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// Bounds of the elasticity at the start: the growth of the goodput relative to the growth
-// of the limit, in logarithms.
+// Bounds on the elasticity during the start. The elasticity is the logarithm of the growth of the
+// goodput divided by the logarithm of the growth of the limit.
 const (
 	startGrows   = 0.5 // the limit is doubled again
 	startCertain = 2   // standard errors of the elasticity below 1 that end the start
@@ -16,11 +16,11 @@ const (
 )
 
 // A start doubles the limit until the goodput stops growing. It compares the windows of the
-// last two limits. If the application becomes faster between these windows, the limit
-// can be too high. The search corrects this.
+// last two limits. If the application becomes faster between these windows, the resulting limit
+// may be too high. The search then lowers the limit.
 type start struct {
 	active  bool
-	before  tally // of the previous limit
+	before  tally // windows with the previous limit
 	current tally
 	turns   int
 }
@@ -51,7 +51,7 @@ func (c *controller) endStart(now time.Time, w *tally) {
 	}
 }
 
-// double puts twice the limit in force, or ends the start at the ceiling.
+// double doubles the limit, or ends the start if the limit has reached the ceiling.
 func (c *controller) double(now time.Time) {
 	s := &c.start
 	if c.base >= c.max {
@@ -63,7 +63,7 @@ func (c *controller) double(now time.Time) {
 	c.put(now, c.base)
 }
 
-// endSearchStart continues with trials from a limit.
+// endSearchStart ends the start. The search then begins with limit as the base.
 func (c *controller) endSearchStart(now time.Time, limit int, why observation.LimitReason) {
 	c.start = start{}
 	c.base, c.reason = limit, why
@@ -100,7 +100,7 @@ func (s *start) elasticity() (o startOutcome) {
 	o.sigma = math.Sqrt(goodputVariance * timeVariance / (goodputVariance + timeVariance))
 	before, _ := b.success()
 	after, _ := a.success()
-	// See outcome: errors do not matter if the goodput grows with the limit.
+	// As in outcome, errors do not matter if the goodput grows with the limit.
 	flatness := 1 - min(max(byGoodput+math.Sqrt(goodputVariance), 0), 1)
 	errors := flatness * math.Log(after/before)
 	o.errors = errors < -errorDrop && byGoodput*growth+errorWeight*errors < 0

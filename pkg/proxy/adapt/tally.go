@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// A tally contains the sums of one or more windows with the same limit. Most fields only
-// include the responses while the limit is reached, because other responses do not depend on
-// the limit.
+// A tally contains sums over one or more windows with the same limit. Most fields only include
+// responses while the limit is reached, because other responses do not depend on the limit.
 type tally struct {
 	limit      int
 	lasted     float64 // seconds
@@ -16,9 +15,9 @@ type tally struct {
 	good       float64 // successful responses while the limit was reached
 	failed     float64 // errors while the limit was reached
 	late       float64 // responses to disconnected clients while the limit was reached
-	unfinished float64 // requests that ended without a response of the application
+	unfinished float64 // requests that ended without a response from the application
 
-	responses  float64 // of all kinds
+	responses  float64 // all responses, including errors
 	slots      float64 // requests in the application, multiplied by seconds
 	held       float64 // time of the requests that ended or became long, in seconds
 	exempt     float64 // requests that became long
@@ -28,13 +27,13 @@ type tally struct {
 	rejected     float64 // number of errors
 	rejectedTime float64 // time of the errors in the application, in seconds
 
-	// Application times of the responses that are not errors, in seconds.
+	// Sums over the application times of responses that are not errors, in seconds.
 	timed               float64 // number of responses
 	time, timeSquares   float64 // including the requests that became long
 	logTime, logSquares float64
 }
 
-// note adds a response.
+// note adds a response with an application time of took seconds. full reports whether the limit was reached.
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
 	t.held += took
@@ -61,7 +60,7 @@ func (t *tally) note(took float64, full bool, r Result) {
 	}
 }
 
-// noteHeld adds a request that is not counted any more.
+// noteHeld adds a request that was counted for held seconds and is no longer counted.
 func (t *tally) noteHeld(held float64) {
 	t.held += held
 	t.exempt++
@@ -70,7 +69,7 @@ func (t *tally) noteHeld(held float64) {
 	t.timeSquares += held * held
 }
 
-// shortestTime is the shortest application time that is distinguished, in seconds.
+// shortestTime is the minimum application time in seconds. Shorter times are increased to it.
 const shortestTime = 1e-5
 
 // mostLong is the share of requests that became long above which lower limits are not tried.
@@ -102,8 +101,8 @@ func (t *tally) add(o *tally) {
 	t.logSquares += o.logSquares
 }
 
-// isFull reports whether the limit was reached often enough to compare it with another. The time
-// between bursts does not matter.
+// isFull reports whether the limit was reached often enough to compare it with another limit. The
+// time between bursts does not matter, because only the busy time counts.
 func (t *tally) isFull() bool { return t.full > 0 && t.full >= fullShare*t.busy }
 
 // isMixed reports whether many requests became long. The limit then holds back short requests, and
@@ -114,7 +113,7 @@ func (t *tally) isMixed() bool { return t.exempt > mostLong*(t.responses+t.exemp
 // with more responses is better even if all clients disconnect.
 func (t *tally) served() float64 { return t.good + lateWeight*t.late }
 
-// samples returns the number of responses that the mean is computed of.
+// samples returns the number of responses from which work and variance are computed.
 func (t *tally) samples() float64 { return t.good + t.late }
 
 // mostFailed reports whether more than half of the responses are errors.
@@ -129,21 +128,21 @@ func (t *tally) mostRejected() bool {
 // rejectedShare returns the share of the responses that are errors.
 func (t *tally) rejectedShare() float64 { return t.rejected / max(t.responses, 1) }
 
-// mean returns the seconds of a slot for each successful response. The goodput of a limit
+// mean returns how many seconds a slot is used for each successful response. The goodput of a limit
 // is the limit divided by this time (Little's law).
 func (t *tally) mean() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.served(), 0.05)
 }
 
-// work returns the seconds of a slot for each response, including those to disconnected
-// clients. Unlike mean, it does not depend on the time in the queue.
+// work returns how many seconds a slot is used for each response, including responses to
+// disconnected clients. Unlike mean, the result does not depend on the time in the queue.
 func (t *tally) work() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.samples(), 0.5)
 }
 
-// success returns the share of successful responses, and the variance of its logarithm. It includes
-// responses while the limit was not reached: an application that rejects requests above a number
-// rarely reaches a higher limit.
+// success returns the share of successful responses, and the variance of the logarithm of this share.
+// It includes responses while the limit was not reached, because an application that rejects requests
+// above a maximum number rarely reaches a higher limit.
 func (t *tally) success() (share, variance float64) {
 	good, failed := max(t.responses-t.rejected, 0.5), t.rejected
 	return good / (good + failed), failed / (good + failed) / good
@@ -158,26 +157,26 @@ func (t *tally) spread() float64 {
 	return math.Sqrt(max(t.timeSquares/(t.timed+t.exempt)/(mean*mean)-1, 0))
 }
 
-// leastSpread is the minimum spread. The application time of a few requests can be constant
-// by chance.
+// leastSpread is the minimum spread that variance uses, because a few requests may have the same
+// application time by chance.
 const leastSpread = 0.1
 
-// variance returns the variance of the mean, relative to it.
+// variance returns the variance of the mean, relative to the square of the mean.
 func (t *tally) variance() float64 {
 	const dependence = 1.5 // correction of the variance for requests that depend on one another
 	spread := max(t.spread(), leastSpread)
 	return dependence * spread * spread / max(t.samples(), 0.5)
 }
 
-// typical returns the mean of the logarithm of the application time, and its variance. The
-// effect of slow requests is small.
+// typical returns the mean of the logarithm of the application time, and the variance of this mean.
+// The logarithm reduces the effect of slow requests.
 func (t *tally) typical() (log, variance float64) {
 	n := max(t.timed, 1)
 	log = t.logTime / n
 	return log, max(t.logSquares/n-log*log, leastSpread*leastSpread) / n
 }
 
-// lowest is the mean at the lowest limit that was in force recently.
+// lowest is the mean at the lowest limit that was in force in the last few minutes.
 type lowest struct {
 	mean  float64 // seconds; 0: unknown
 	limit int
@@ -196,15 +195,15 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 	}
 }
 
-// A watch detects a change of the mean at the base. For each direction, it adds the
-// differences to the expected mean that are larger than the noise (Page, 1954).
+// A watch detects a change of the mean at the base. For each direction, it sums the deviations
+// from the expected mean that are larger than the noise (Page, 1954).
 type watch struct {
 	expected        float64 // seconds; 0: unknown
 	longer, shorter float64
 }
 
-// note adds a window. It reports whether the mean has changed, and the direction of the next
-// candidate. If the application became slower, the direction is down.
+// note adds a window. It reports whether the mean has changed, and returns the direction of the
+// next candidate. If the application became slower, the direction is down.
 func (w *watch) note(t *tally) (changed bool, where direction) {
 	const (
 		least  = 0.05 // of the logarithm of the mean

@@ -27,23 +27,24 @@ const (
 	// errorWeight is the weight of the share of successful responses.
 	errorWeight = 2
 
-	// errorDrop is the decrease of the logarithm of that share that is caused by the limit.
+	// errorDrop is the decrease of the logarithm of the share of successful responses from which
+	// the limit is considered the cause of the errors.
 	errorDrop = 0.05
 
-	// fullGain is the change of the goodput, as a logarithm, from which errors do not matter if
+	// fullGain is the change of the logarithm of the goodput from which errors do not matter if
 	// the goodput grows with the limit.
 	fullGain = 0.3
 
 	certainUp   = 2.5  // standard errors that end a trial of a higher limit early
-	certainDown = 3.0  // the same of a lower limit
+	certainDown = 3.0  // standard errors that end a trial of a lower limit early
 	precision   = 0.12 // standard error of the elasticity of the goodput that ends a trial
 	doubt       = 0.25 // standard errors by which the candidate must be better
-	maxTurns    = 40   // for each of the two limits
+	maxTurns    = 40   // maximum number of windows for each of the two limits
 	minTurns    = 4    // windows that are needed to estimate the variance between windows
 
-	// headroom is the ratio of the base to the limit at which the goodput stops growing. A
-	// limit that is slightly too low reduces the goodput. A limit that is slightly too high only
-	// moves requests from the queue to the application.
+	// headroom is the base divided by the limit at which the goodput stops growing. It is greater
+	// than 1, because a base that is slightly too low reduces the goodput, but a base that is
+	// slightly too high only moves requests from the queue to the application.
 	headroom = 1.15
 
 	straight = 0.8 // elasticity above which the goodput grows with the limit
@@ -56,17 +57,17 @@ const (
 const (
 	firstRest   = 5 * time.Second // doubles each time
 	maxRest     = 80 * time.Second
-	longestRest = 4 * time.Minute // for candidates that cost much
+	longestRest = 4 * time.Minute // maximum pause after a candidate that reduced the goodput
 
-	// maxLoss is the maximum share of the goodput that all trials may cost.
+	// maxLoss is the maximum share of the goodput that is lost because of trials.
 	maxLoss = 0.01
 
-	// maxTrialLoss is the share of the goodput that a trial may cost while it lasts.
+	// maxTrialLoss is the maximum share of the goodput that is lost during a trial.
 	maxTrialLoss = 0.015
 
-	// If a higher candidate multiplies the application time by harm, the share of the time with
-	// this candidate is at most 1/rareness, so that it does not affect the 99th percentile. If
-	// requests wait longer than the application time, this limit does not apply.
+	// If a higher candidate multiplies the application time by more than harm, the candidate is in
+	// force for at most 1/rareness of the time, so that it does not affect the 99th percentile.
+	// While requests wait longer than the application time, this rule does not apply.
 	harm     = 1.22
 	rareness = 120
 )
@@ -76,12 +77,12 @@ type trial struct {
 	limit           int // the candidate; 0: it is not chosen yet
 	base, candidate tally
 	turns           int
-	began           time.Time     // first window of the candidate
-	lasted          time.Duration // with the candidate in force
-	watch           watch         // of the mean with the candidate
+	began           time.Time     // start of the first window of the candidate
+	lasted          time.Duration // how long the candidate was in force
+	watch           watch         // detects a change of the mean with the candidate
 
-	// The following fields contain sums for pairs of consecutive windows. The difference is the
-	// difference of the logarithms of the means.
+	// The following fields contain sums over pairs of consecutive windows. The difference of a pair
+	// is the difference between the logarithms of the two means.
 	lastBase              tally
 	pairs, diffs, squares float64
 }
@@ -91,8 +92,8 @@ func (t *trial) addBase(w *tally) {
 	t.base.add(w)
 }
 
-// add adds a window of the candidate. A trial compares windows of the same seconds: once
-// the mean with the candidate has changed, the earlier windows are discarded.
+// add adds a window of the candidate. If the mean with the candidate has changed, add discards the
+// earlier windows, because a trial must compare windows from the same period.
 func (t *trial) add(w *tally, lasted time.Duration) {
 	t.lasted += lasted
 	if t.candidate.samples() > 0 {
@@ -111,9 +112,9 @@ func (t *trial) add(w *tally, lasted time.Duration) {
 	}
 }
 
-// variance returns the variance of the difference of the logarithms of the means. If the
-// requests depend on one another, the variance of the windows is larger than the variance of
-// the requests.
+// variance returns the variance of the difference between the logarithms of the means. If requests
+// depend on one another, the variance between windows is larger than the variance computed from the
+// requests.
 func (t *trial) variance() float64 {
 	v := t.base.variance() + t.candidate.variance()
 	if t.pairs >= minTurns {
@@ -137,19 +138,19 @@ type search struct {
 	step      float64
 	finest    float64
 	far       bool    // the next lower candidate is computed from the mean
-	rejected  int     // consecutive candidates, with the finest step
-	found     bool    // neither neighbor is better
+	rejected  int     // number of consecutive candidates with the finest step that were rejected
+	found     bool    // neither neighbor of the base is better
 	compared  [2]bool // by direction; a candidate was rejected after the last change of the base
 	lowest    lowest
 
-	// By direction, once the limit is found.
+	// The pauses between trials, by direction. They apply after the limit is found.
 	rest    [2]time.Duration
 	until   [2]time.Time
-	pressed time.Time // end of the pause of candidates above if requests wait for a long time
+	pressed time.Time // end of the pause for higher candidates while requests wait longer than the application time
 
 	// failing is the lowest candidate above the base that causes errors; 0 if there is none.
-	// The next candidates are lower. If the base is the next lower limit, this candidate is
-	// tried again after failingUntil.
+	// The next candidates are lower than failing. If the base is failing-1, failing is tried again
+	// after failingUntil.
 	failing      int
 	failingUntil time.Time
 }
@@ -183,8 +184,7 @@ func (c *controller) pauses(now time.Time) bool {
 	return s.direction == down || !c.pressed() || now.Before(s.pressed)
 }
 
-// next puts the limit in force that is compared with the base, or the base for another
-// window.
+// next begins the next window. The window uses the candidate, or the base again.
 func (c *controller) next(now time.Time) {
 	s, t := &c.search, &c.trial
 	if t.limit == 0 && t.base.samples() == 0 {
@@ -222,8 +222,8 @@ func (c *controller) next(now time.Time) {
 	c.put(now, t.limit)
 }
 
-// further returns the next candidate if neither the base nor limit has successful
-// responses. The next candidate is higher if requests do not end, and lower if all responses
+// further returns the candidate after limit if neither the base nor limit has successful
+// responses. The result is higher than limit if requests do not end, and lower if all responses
 // are errors.
 func (c *controller) further(limit int) int {
 	if c.reason == observation.LimitNoAnswers {
@@ -248,16 +248,16 @@ func (c *controller) candidate() int {
 		// A small step may not change the share of errors.
 		step = failedStep
 	} else if s.far && !s.found && s.lowest.mean > 0 {
-		// If the mean were the lowest mean, this limit would have the goodput of the base. The
-		// base moves there in several steps, because a limit that is too low detects a faster
-		// application late.
+		// With the lowest mean, this limit would have the same goodput as the base. The base moves
+		// there in several steps, because a limit that is too low delays the detection of a faster
+		// application.
 		step = min(max(math.Log(c.trial.base.mean()/s.lowest.mean), s.finest), s.step)
 	}
 	return max(bounded(base*math.Exp(-step), c.min, c.base-1), c.min)
 }
 
-// reject records that the candidate is worse than the base. No candidate of this direction is
-// tried for the time rest. If requests wait for a long time, the time is pressed.
+// reject records that the candidate is worse than the base. No candidate in this direction is tried
+// for the time rest. While requests wait longer than the application time, the time is pressed.
 func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	d := s.direction
 	s.direction = 1 - d
@@ -283,8 +283,8 @@ func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	s.found = s.rejected >= 2
 }
 
-// fail records that a higher candidate causes errors. The pause does not apply to lower
-// candidates, because they may not cause errors.
+// fail records that a higher candidate causes errors. It ends the pause for the candidates between
+// the base and this candidate, because they may not cause errors.
 func (s *search) fail(candidate int, until time.Time) {
 	s.failing, s.failingUntil = candidate, until
 	s.until[up], s.pressed = time.Time{}, time.Time{}
@@ -293,9 +293,9 @@ func (s *search) fail(candidate int, until time.Time) {
 // An outcome is the result of a trial.
 type outcome struct {
 	decided    bool
-	better     bool    // the candidate
-	elasticity float64 // ratio of the logarithms of the growth of the goodput and the limit
-	errors     float64 // difference of the logarithms of the shares of successful responses, as far as the limit causes it
+	better     bool    // the candidate is better than the base
+	elasticity float64 // logarithm of the growth of the goodput, divided by the logarithm of the growth of the limit
+	errors     float64 // change of the logarithm of the share of successful responses that the limit causes
 	silent     bool    // neither limit has a successful response
 }
 
@@ -308,9 +308,9 @@ func (t *trial) outcome(base int) (o outcome) {
 	shareBase, varianceBase := b.success()
 	shareThere, varianceThere := a.success()
 	// If the goodput grows with the limit, load does not cause the errors. The clients of the
-	// failed requests send more requests because the queue is shorter. A large increase of the
-	// errors still matters if the goodput grows only a little: some applications reject requests
-	// above a number.
+	// failed requests send more requests because the queue is shorter. If the goodput grows by less
+	// than fullGain, a large increase of the errors still matters, because some applications reject
+	// requests above a maximum number.
 	flatness := 1 - min(max(o.elasticity, 0), 1)
 	small := (1 - flatness) * (1 - min(math.Abs(goodput)/fullGain, 1))
 	o.errors = flatness*math.Log(shareThere/shareBase) + small*(shareThere-shareBase)
@@ -344,7 +344,8 @@ func (c *controller) decide(now time.Time) bool {
 	}
 	t, was := c.trial, c.base
 	c.trial = trial{}
-	// knee is the limit at which the goodput stops growing, if it grows linearly below.
+	// knee is the limit at which the goodput stops growing, if the goodput of lower limits is
+	// proportional to the limit.
 	least, most := float64(min(t.limit, was)), float64(max(t.limit, was))
 	knee := least * math.Pow(most/least, min(max(o.elasticity, 0), 1))
 	if o.elasticity > flat {
@@ -352,7 +353,7 @@ func (c *controller) decide(now time.Time) bool {
 	}
 	switch {
 	case o.silent && c.further(t.limit) != t.limit:
-		c.trial.limit = c.further(t.limit) // the base stays in force by turns
+		c.trial.limit = c.further(t.limit) // the base remains the other limit of the trial
 		c.trial.turns++
 		c.put(now, c.trial.limit)
 		return true
@@ -415,8 +416,8 @@ func (c *controller) rise(candidate int, knee, elasticity float64) {
 		s.begin(changeStep, up)
 	default:
 		c.base = candidate
-		// The step is doubled, but it is not larger than the first step. Otherwise the limit
-		// could exceed the capacity.
+		// The step is doubled, but to at most changeStep. Otherwise the limit could exceed the
+		// capacity of the application.
 		s.step = min(2*s.step, changeStep)
 	}
 }
@@ -436,8 +437,8 @@ func (c *controller) fall(candidate int, knee float64, o *outcome) {
 	}
 }
 
-// rest returns the pause after a worse candidate, for its cost. pressed is the pause while
-// requests wait longer than the application time.
+// rest returns the pause after a worse candidate, which depends on the goodput that was lost. pressed
+// is the pause while requests wait longer than the application time.
 func (t *trial) rest(base int, o *outcome) (rest, pressed time.Duration) {
 	loss := o.loss(t.limit, base)
 	pressed = min(time.Duration(float64(t.lasted)*loss/maxLoss), longestRest)
@@ -447,13 +448,13 @@ func (t *trial) rest(base int, o *outcome) (rest, pressed time.Duration) {
 	return pressed, pressed
 }
 
-// loss returns the share of the goodput that the candidate costs.
+// loss returns the share of the goodput that is lost while the candidate is in force.
 func (o *outcome) loss(limit, base int) float64 {
 	growth := math.Log(float64(limit) / float64(base))
 	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)
 }
 
-// isCostly reports whether the candidate reduces the goodput of the trial by more than
+// isCostly reports whether the candidate has reduced the goodput during the trial by more than
 // maxTrialLoss.
 func (t *trial) isCostly(base int, now time.Time) bool {
 	o := t.outcome(base)

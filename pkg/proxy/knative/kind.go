@@ -7,8 +7,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// KindOf returns the kind of a request. Only the fields matter, and not the method or the target.
-// The first rule that matches wins (docs/promises.md section 1).
+// KindOf returns the kind of a request. The kind depends only on the header fields, and not on the
+// method or the target. The first matching rule applies (docs/promises.md section 1).
 func KindOf(h observation.Getter) observation.Kind {
 	switch h.Header(Probe) {
 	case "":

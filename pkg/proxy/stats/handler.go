@@ -28,11 +28,11 @@ const path = "/metrics"
 // Handler returns a handler that serves the current report at /metrics for all methods, and 404 for other paths
 // (docs/promises.md 3.3).
 //
-// The query ?format= selects the format. Without it, the Accept header selects the format. otherwise is the format
-// if there is no Accept header, or if several formats have the same weight. "" and unknown values mean protobuf.
-// The format prometheus is intended for the first autoscalers of Knative and for KEDA, which do not send an Accept
-// header. If no format is acceptable, the response is Prometheus text. Examples are text/html, and the media type
-// application/vnd.google.protobuf of Prometheus.
+// The query ?format= selects the format. Without this query, the Accept header selects the format. otherwise is the
+// format if there is no Accept header, or if several formats have the same weight. If otherwise is "" or unknown, the
+// format is protobuf. Use Prometheus text for early Knative autoscalers and for KEDA, which do not send an Accept
+// header. If no format is acceptable, the response is Prometheus text, for example if the header only accepts text/html
+// or application/vnd.google.protobuf, the protobuf media type of Prometheus.
 //
 // The handler is safe for concurrent use.
 func Handler(s *Stats, l Labels, otherwise Format) http.Handler {

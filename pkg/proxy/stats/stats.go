@@ -1,8 +1,8 @@
 // Package stats computes the statistics for autoscalers: the average number of requests in flight and the number of
 // requests that arrived.
 //
-// [Stats] has no clock and no goroutine. Each call has the current time as an argument, and the first call after the
-// end of a second stores the values of this second. [Handler] serves the statistics in protobuf for the Knative
+// [Stats] has no clock and no goroutine. The caller passes the current time to each method, and the first call after a
+// second has ended stores the values of this second. [Handler] serves the statistics in protobuf for the Knative
 // autoscaler, and as text or JSON for Prometheus, an HPA or KEDA (docs/promises.md 3.3).
 package stats
 
@@ -23,7 +23,7 @@ const remembered = 60
 type Stats struct {
 	start time.Time
 
-	mu      sync.Mutex // guards the following fields; held for a few additions
+	mu      sync.Mutex // guards the following fields; held only for a few additions
 	last    int64      // time of the last update of the areas, in nanoseconds since start
 	current second     // the second that contains last
 	total   int64      // number of requests in flight, including proxied requests
@@ -33,21 +33,23 @@ type Stats struct {
 	ended [remembered]second // ended[k%remembered] is second k
 }
 
-// second contains the statistics of one second. An area is the integral of the number of requests in flight over time in
-// request-nanoseconds. It is an integer, so that rounding errors do not accumulate. 100 million requests in flight for
-// 60 s do not overflow it.
+// second contains the statistics of one second. An area is the integral of the number of requests in flight over time,
+// in request-nanoseconds. It is an integer, so that rounding errors do not accumulate. 100 million requests in flight
+// for 60 s do not overflow it.
 type second struct {
 	area, proxiedArea         int64
 	requests, proxiedRequests int64
 }
 
-// New returns a Stats without requests in flight. Seconds begin at start and not at seconds of the wall clock.
+// New returns a Stats without requests in flight. Seconds are counted from start, and not from the full seconds of the
+// wall clock.
 func New(start time.Time) *Stats {
 	return &Stats{start: start}
 }
 
-// In records that a request arrived at the time now. The request is in flight until Out, including its time in the queue.
-// proxied means that the request was sent by the activator, which also counts it. The totals include proxied requests.
+// In records that a request arrived at the time now. The request is in flight until Out is called, including the time
+// in the queue. If proxied is true, the request was sent by the activator, which also counts it. The totals include
+// proxied requests.
 func (s *Stats) In(now time.Time, proxied bool) {
 	s.mu.Lock()
 	s.advance(now)
@@ -79,7 +81,8 @@ type Report struct {
 	InFlight, ProxiedInFlight int
 
 	// Last is the window of the last full second. Last6 and Last60 are the windows of the last 6 and 60 full
-	// seconds. They are shorter if the process started recently, so that a new pod with load does not appear idle.
+	// seconds. If fewer seconds have passed since start, the windows contain only these seconds, so that a new pod
+	// with load does not appear idle.
 	Last, Last6, Last60 Window
 
 	// Uptime is the time from start to the end of the last full second. If it is 0, no second has passed, and all
@@ -112,8 +115,8 @@ func (s *Stats) Report(now time.Time) Report {
 	}
 }
 
-// advance updates the areas until now and stores the seconds that have ended. After a long time without calls, it only
-// stores the last remembered seconds. s.mu must be held.
+// advance updates the areas until now and stores the seconds that have ended. If more than remembered seconds have
+// ended since the last call, it only stores the last of them. s.mu must be held.
 func (s *Stats) advance(now time.Time) {
 	at := int64(now.Sub(s.start))
 	if at <= s.last {
