@@ -20,7 +20,7 @@ func passes(err error) bool {
 	return err == nil || isWarning
 }
 
-// failure is the error of an attempt with its word.
+// failure is the error of a failed attempt, and the word that describes the error in responses and metrics.
 type failure struct {
 	word observation.ReadinessWord
 	code int // for WordStatus, WordNotServing and WordRPC
@@ -30,12 +30,12 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// warning is the error of an attempt that passes with a warning, like ProbeWarning in the kubelet.
+// warning is returned by an attempt that passes with a warning, like ProbeWarning in the kubelet.
 type warning string
 
 func (w warning) Error() string { return string(w) }
 
-// failed returns err as a failure. It determines the word if err is not a failure.
+// failed returns err as a failure. If err does not wrap a failure, failed determines the word.
 func failed(err error) *failure {
 	if known, ok := errors.AsType[*failure](err); ok {
 		return &failure{known.word, known.code, err}
@@ -63,8 +63,8 @@ func wordOf(err error) observation.ReadinessWord {
 	return observation.WordGarbage
 }
 
-// noLocalPort reports whether a dial failed because the host has no local port for the connection.
-// The error is EADDRNOTAVAIL. For [::1], it can also mean that the host does not support IPv6.
+// noLocalPort reports whether a dial failed because the host has no free local port for the connection.
+// The error is EADDRNOTAVAIL. For [::1], this error may also mean that the host does not support IPv6.
 func noLocalPort(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || !errors.Is(err, syscall.EADDRNOTAVAIL) {

@@ -24,7 +24,7 @@ import (
 const (
 	healthMethod = "/grpc.health.v1.Health/Check"
 	healthField  = 1 // number of the field in the request and in the response
-	serving      = 1 // status SERVING, which passes
+	serving      = 1 // status SERVING; an attempt with this status passes
 )
 
 // gRPC status codes with a special meaning for a probe.
@@ -34,8 +34,8 @@ const (
 	grpcUnimplemented    = 12
 )
 
-// newGRPCAttempt returns an attempt that passes if grpc.health.v1.Health/Check responds SERVING. It encodes the
-// protobuf messages itself, because the gRPC module would make the binary half as large again.
+// newGRPCAttempt returns an attempt that passes if grpc.health.v1.Health/Check returns SERVING. It encodes the
+// protobuf messages itself, because the gRPC module would increase the size of the binary by half.
 func newGRPCAttempt(a *GRPCAction) (try attemptFunc, where string) {
 	host, d := hostOf("")
 	target := &url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(int(a.Port))), Path: healthMethod}
@@ -80,8 +80,8 @@ func newGRPCAttempt(a *GRPCAction) (try attemptFunc, where string) {
 	}, target.String()
 }
 
-// givenUp returns context.DeadlineExceeded if an error was caused by the timeout of the server. The server has
-// the same timeout and can reset the stream before ctx is done.
+// givenUp returns an error that wraps context.DeadlineExceeded if the timeout of the server caused err. Otherwise
+// it returns err. The server has the same timeout and may reset the stream before ctx is done.
 func givenUp(ctx context.Context, err error) error {
 	const apart = 10 * time.Millisecond // rounding in both programs and the network delay
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == observation.WordGarbage {
@@ -100,7 +100,8 @@ func healthRequest(service string) []byte {
 	return transport.GRPCFrame(message)
 }
 
-// healthVerdict classifies a response. Its body was read, so that its trailers are known.
+// healthVerdict returns nil if a response reports SERVING, and a failure otherwise. The response body must have been
+// read, because the trailers are only known afterwards.
 func healthVerdict(resp *http.Response, body []byte) error {
 	status, message := transport.GRPCResult(resp)
 	if resp.StatusCode != http.StatusOK && status == "" {
@@ -163,7 +164,8 @@ func servingStatus(body []byte) (int, error) {
 	return status, nil
 }
 
-// grpcTimeout returns the value of a grpc-timeout field, rounded up. The value consists of at most eight digits and a unit.
+// grpcTimeout returns d as the value of a grpc-timeout field, which consists of at most eight digits and a unit. The
+// value is rounded up.
 func grpcTimeout(d time.Duration) string {
 	const limit = 99999999
 	d = max(d, 1) - 1 // so that the divisions below round up

@@ -9,15 +9,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// detect sends a probe over h2c with prior knowledge, and over HTTP/1.1 if it does not pass. The protocol
-// that passes is then used until it fails (docs/promises.md 2.3). Both probes send the same request with the
-// fields of the user.
+// detect returns an attempt that sends a probe over h2c with prior knowledge, and then over HTTP/1.1 if the first
+// probe does not pass. Later attempts use the protocol that passed until an attempt fails (docs/promises.md 2.3).
+// Both probes send the same request with the header fields that the user configured.
 //
-// The probe over h2c gets half of the time, because an HTTP/1.1 application can ignore the preface of HTTP/2
-// without a response. It gets all of the time if the application supports HTTP/2.
+// The probe over h2c has half of the timeout, because an HTTP/1.1 application may ignore the HTTP/2 preface and not
+// respond. It has the whole timeout if the application has responded with an HTTP/2 frame.
 //
-// The detection of package http1client is not used, because a probe must send the request of the user, and
-// because its result is only valid until a probe fails.
+// The detection in package http1client cannot be used, because a probe must send the request that the user
+// configured, and because the detected protocol is only valid until a probe fails.
 func detect(d *dialer, overH2C func(dialFunc) attemptFunc, overHTTP1 attemptFunc) attemptFunc {
 	var speaks atomic.Bool // the app has responded to the preface in this attempt
 	h2c := overH2C(func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -72,7 +72,7 @@ func detect(d *dialer, overH2C func(dialFunc) attemptFunc, overHTTP1 attemptFunc
 }
 
 // A prefaceConn detects an HTTP/2 server. The first frame of such a server is SETTINGS (RFC 9113 section 3.4).
-// Only one goroutine can read from a prefaceConn.
+// Read must not be called concurrently.
 type prefaceConn struct {
 	net.Conn
 	answered *atomic.Bool

@@ -27,9 +27,9 @@ const (
 	maxRedirects = 10        // maximum number of redirects, as in the kubelet
 )
 
-// newHTTPAttempt returns an attempt that passes if the status is from 200 to 399. The rules are those of the kubelet
-// (docs/promises.md 2.3). Status 101 does not pass. Redirects to the ports of the sidecar, which
-// own contains, are not followed.
+// newHTTPAttempt returns an attempt that passes if the status is in the range 200 to 399. The rules are the same as in
+// the kubelet (docs/promises.md 2.3). Status 101 does not pass. own contains the ports of the sidecar, to which
+// redirects are not followed.
 func newHTTPAttempt(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try attemptFunc, where string) {
 	host, d := hostOf(a.Host)
 	target := urlOf(a, host)
@@ -86,8 +86,8 @@ func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		_ = conn.Close()
 		if secure != nil {
-			// A TLS alert also causes a write error of the request, and the transport returns either of the
-			// errors. A read returns the alert.
+			// A TLS alert also causes an error when the request is written, and the transport may return
+			// either error. A read returns the alert.
 			if _, cause := secure.Read(make([]byte, 1)); wordOf(cause) == observation.WordTLS {
 				err = cause
 			}
@@ -159,8 +159,9 @@ func (own ownPorts) checkRedirect(req *http.Request, via []*http.Request) error 
 	return nil
 }
 
-// elsewhere describes the target of a redirect that must not be followed, or returns "". A redirect to a port of
-// the sidecar must not be followed, because a GET request for :8022/wait-for-drain starts a drain.
+// elsewhere describes the target of a redirect if the redirect must not be followed. Otherwise it returns "". A
+// redirect to a port of the sidecar must not be followed, because a GET request for :8022/wait-for-drain starts a
+// drain.
 func (own ownPorts) elsewhere(to, from *url.URL) string {
 	if to.Hostname() != from.Hostname() {
 		return "another host"
@@ -201,8 +202,7 @@ func (own ownPorts) checkResponse(resp *http.Response) error {
 	return nil
 }
 
-// urlOf returns the URL of the probe. The path is not changed, except that characters which are invalid in a
-// request line are escaped.
+// urlOf returns the URL of the probe. In the path, only characters that are invalid in a request line are escaped.
 func urlOf(a *HTTPGetAction, host string) *url.URL {
 	path, _, _ := strings.Cut(a.Path, "#")
 	path, query, _ := strings.Cut(path, "?")
@@ -234,7 +234,7 @@ func escapeQuery(query string) string {
 	return b.String()
 }
 
-// requestOf returns the request of the probe. Header fields of the user override the defaults.
+// requestOf returns the request of the probe. The header fields in a override the defaults.
 func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 	req := &http.Request{Method: http.MethodGet, URL: target, Header: http.Header{}}
 	for _, h := range a.HTTPHeaders {
@@ -254,7 +254,7 @@ func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 	return req
 }
 
-// isStatus reports whether the error is the status of an HTTP response.
+// isStatus reports whether an attempt failed because of the status of an HTTP response.
 func isStatus(err error) bool {
 	f, ok := errors.AsType[*failure](err)
 	return ok && f.word == observation.WordStatus

@@ -9,14 +9,14 @@ import (
 // `queue-proxy why`, in bytes. Errors of net/http quote the response of the application.
 const maxDetail = 4 << 10
 
-// detail returns the error of an attempt.
+// detail returns the error message of an attempt, truncated to maxDetail bytes.
 func detail(err error) string { return message.Truncate(err.Error(), maxDetail) }
 
-// notReady is the error of [Prober.Ready]. It is immutable.
+// notReady is the error that [Prober.Ready] returns. It is immutable.
 type notReady struct {
 	Word  observation.ReadinessWord // WordCrowded, WordStopped, WordPending if the caller left before the first result, or ""
-	State observation.Readiness     // state at the time of the error
-	cause error                     // cause of the context of the caller, or nil
+	State observation.Readiness     // state when the error was created
+	cause error                     // cancellation cause of the context passed to Ready, or nil
 }
 
 // Error returns one line for the body of a 503 response. It contains the index, kind, phase, word and code of
@@ -29,5 +29,6 @@ func (e *notReady) Error() string {
 	return e.State.NotReady(e.Word)
 }
 
-// Unwrap returns the cause of the context of the caller if the context ended the wait. Otherwise it returns nil.
+// Unwrap returns the cancellation cause of the context passed to Ready if the context ended the wait. Otherwise it
+// returns nil.
 func (e *notReady) Unwrap() error { return e.cause }

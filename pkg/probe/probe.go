@@ -22,7 +22,7 @@ import (
 
 // A Probe contains the fields of a Kubernetes core/v1 Probe. A zero value means unset, as in Kubernetes.
 type Probe struct {
-	Exec      *ExecAction      `json:"exec,omitempty"` // not supported; parsed so that the error can name it
+	Exec      *ExecAction      `json:"exec,omitempty"` // not supported; parsed so that the error message can contain it
 	HTTPGet   *HTTPGetAction   `json:"httpGet,omitempty"`
 	TCPSocket *TCPSocketAction `json:"tcpSocket,omitempty"`
 	GRPC      *GRPCAction      `json:"grpc,omitempty"`
@@ -62,8 +62,8 @@ type TCPSocketAction struct {
 	Host string `json:"host,omitempty"` // "" means 127.0.0.1, then [::1]
 }
 
-// OtherHost returns the host that the probe names, and the path of the field, if a connection to this
-// host is not a connection to localhost. Otherwise it returns "".
+// OtherHost returns the host field of the probe, and the path of this field, if the host is not localhost or a
+// loopback address. Otherwise it returns empty strings.
 func (p *Probe) OtherHost() (field, host string) {
 	switch {
 	case p.HTTPGet != nil:
@@ -85,8 +85,8 @@ type GRPCAction struct {
 	Mode    *string `json:"mode,omitempty"` // Plaintext or TLS; nil means Plaintext
 }
 
-// A Port is a number or a string, like IntOrString in Kubernetes. The zero Port is unset. The string must be
-// numeric, because a sidecar does not have the names of ports.
+// A Port is a number or a string, like IntOrString in Kubernetes. The zero Port means unset. The string must be
+// numeric, because the sidecar cannot resolve port names.
 type Port struct {
 	Number int32
 	Name   string // overrides Number if it is not empty
@@ -117,15 +117,15 @@ func (p Port) String() string {
 }
 
 // Parse parses and validates a probe in JSON, or an array of probes if array is true (docs/promises.md 2.1).
-// Unknown fields are ignored, and keys are not case-sensitive. In an array, a null element is a container
+// Unknown fields are ignored, and keys are not case-sensitive. In an array, a null element stands for a container
 // without a probe. If the result is empty, the user container is always ready.
 //
 // Parse returns all errors in the format of Kubernetes, such as
 //
 //	httpGet.port: Invalid value: 70000: must be between 1 and 65535, inclusive
 //
-// In an array, the path begins with the index, such as [1].httpGet.port. If there are errors, Parse does not
-// return probes.
+// In an array, the path begins with the index, such as [1].httpGet.port. If there are errors, Parse returns no
+// probes.
 func Parse(text string, array bool) ([]Probe, []error) {
 	if !array {
 		p, errs := decode([]byte(text), "")
@@ -154,8 +154,8 @@ func Parse(text string, array bool) ([]Probe, []error) {
 	return probes, nil
 }
 
-// decode parses and validates a probe. It first decodes the structure and then each value, so that it can
-// report all values of a wrong type.
+// decode parses and validates a probe. It first decodes the structure and then each value, so that it
+// reports all values that have the wrong type.
 func decode(text []byte, path string) (Probe, []error) {
 	var shape struct {
 		Exec    *struct{ Command json.RawMessage } `json:"exec"`
@@ -191,7 +191,7 @@ func decode(text []byte, path string) (Probe, []error) {
 		value(l, "httpGet.scheme", s.Scheme, &p.HTTPGet.Scheme, aString)
 		value(l, "httpGet.protocol", s.Protocol, &p.HTTPGet.Protocol, aString)
 		if s.HTTPHeaders != nil && json.Unmarshal(s.HTTPHeaders, &p.HTTPGet.HTTPHeaders) != nil {
-			// The error does not contain the value, because header values can be secrets.
+			// The error does not contain the value, because header values may be secrets.
 			l.wrongType("httpGet.httpHeaders", "must be an array of objects with the strings name and value")
 		}
 	}
@@ -293,7 +293,7 @@ func (l *problems) add(field, text string) {
 	}
 }
 
-// problem returns an error that contains the path of a field and a message.
+// problem returns an error with the full path of a field and the message text.
 func problem(path, field, text string) error {
 	if path != "" && field != "" {
 		path += "."
@@ -359,7 +359,7 @@ func (l *problems) headers(field string, headers []HTTPHeader) {
 			l.add(field, fmt.Sprintf("Invalid value: %q: a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')", shorten(h.Name)))
 			continue
 		}
-		// The error does not contain the value, which can be a secret.
+		// The error does not contain the value, which may be a secret.
 		name := fmt.Sprintf("%s[%d].value", field, i)
 		if strings.EqualFold(h.Name, "Host") {
 			if !only(h.Value, letters+"0123456789!$%&'()*+,-.:;=[]_~") {
@@ -385,14 +385,14 @@ func (p Port) number() int {
 	return int(n)
 }
 
-// scalar reports whether text is a JSON value other than an object or an array. Errors only contain scalar values,
-// because objects and arrays can contain secrets.
+// scalar reports whether text is a JSON value other than an object or an array. Error messages only contain scalar
+// values, because objects and arrays may contain secrets.
 func scalar(text []byte) bool {
 	t := bytes.TrimSpace(text)
 	return len(t) > 0 && t[0] != '{' && t[0] != '['
 }
 
-// jsonProblem returns an error for an error of encoding/json.
+// jsonProblem converts an error from encoding/json to an error that contains the path and the wanted type.
 func jsonProblem(err error, path, want string, text []byte) error {
 	if json.Valid(text) && scalar(text) {
 		return problem(path, "", "Invalid value: "+shorten(string(bytes.TrimSpace(text)))+": must be "+want)
@@ -425,7 +425,7 @@ func bare(host string) string {
 	return host
 }
 
-// shorten returns a value in one line and truncated to 80 bytes, for the text of an error.
+// shorten returns s as one line of at most 80 bytes for an error message.
 func shorten(s string) string {
 	const limit = 80
 	return message.Truncate(strings.Join(strings.Fields(s), " "), limit)

@@ -22,14 +22,14 @@ const (
 )
 
 const (
-	maxCallers      = 512 // callers that wait for a run; additional callers get an error immediately
+	maxCallers      = 512 // maximum number of callers that wait for a run; additional callers get an error immediately
 	maxLastAttempts = 8   // maximum length of observation.ProbeReadiness.Last
 )
 
 // Rate limit for calls of OnChange. It prevents an app with frequent changes from filling the log.
 const (
-	changeBurst    = 10          // burst
-	changeInterval = time.Second // interval after the burst
+	changeBurst    = 10          // number of calls without a delay
+	changeInterval = time.Second // minimum interval between calls after the burst
 )
 
 // Options are the options of [New].
@@ -40,23 +40,23 @@ type Options struct {
 	// OwnPorts contains the ports of the sidecar. Redirects to them are not followed.
 	OwnPorts []int
 
-	// OnChange is called when the readiness or its reason changes, which can be during a run. Calls are
-	// sequential. After changeBurst calls, it is called at most once per second with the latest state.
-	// OnChange must not block. It can call State, but not Ready or Stop. It can be nil.
+	// OnChange is called when the readiness or its reason changes, also during a run. Calls are
+	// sequential. After 10 calls in quick succession, OnChange is called at most once per second with the
+	// latest state. OnChange must not block. It may call State, but not Ready or Stop. It may be nil.
 	OnChange func(Change)
 
-	// OnReady is called each time that the user container becomes ready or stops being ready, before OnChange.
-	// Its calls are sequential and are not limited. It must not block or call methods of the Prober. It can be
-	// nil.
+	// OnReady is called each time the user container becomes ready or stops being ready, before OnChange.
+	// Calls are sequential and have no rate limit. OnReady must not block or call methods of the Prober. It may
+	// be nil.
 	OnReady func(ready bool)
 }
 
-// A Change contains the state in the previous call of OnChange and the current state.
+// A Change contains the state in the previous call to OnChange and the current state.
 type Change struct{ Before, Now observation.Readiness }
 
 // A Prober runs the readiness probes of the user container. Its methods are safe for concurrent use.
 //
-// Probes only run after a call of Ready. A run continues to its end even if all callers have left.
+// Probes only run after a call to Ready. A run is completed even if all callers have returned.
 type Prober struct {
 	targets  []*target
 	onChange func(Change)
@@ -73,7 +73,7 @@ type Prober struct {
 	notifyMu   sync.Mutex            // held during OnChange; locked before mu
 	announced  observation.Readiness // state in the last call of OnChange; guarded by notifyMu
 	nextChange time.Time             // state of the rate limit (generic cell rate algorithm); guarded by notifyMu
-	later      *time.Timer           // calls OnChange after the rate limit; guarded by notifyMu
+	later      *time.Timer           // calls OnChange when the rate limit allows it; guarded by notifyMu
 }
 
 // A target is a probe and its state.
@@ -84,7 +84,7 @@ type target struct {
 	tryTime    time.Duration // timeout of the next attempt
 	next       time.Time     // earliest start of the next attempt
 	row        int           // number of consecutive passes; kept between runs, as in Knative
-	refused    time.Time     // time since which all attempts have been refused, or zero
+	refused    time.Time     // time of the first of the consecutive refused attempts; zero if the last attempt was not refused
 
 	// The following fields are guarded by Prober.mu. The fields above are owned by the current run.
 	known  observation.ProbeReadiness // Detail and Warning are not set; state derives them from err
@@ -93,7 +93,8 @@ type target struct {
 }
 
 // A run executes all probes until the result is known. All callers that arrive during the run share the result.
-// Their number is limited and reported, so that the detection of HTTP/2 in package http1client cannot use this type.
+// The number of callers is limited and reported. HTTP/2 detection in package http1client needs neither, and
+// therefore does not use this type.
 type run struct {
 	callers int           // number of waiting callers; guarded by Prober.mu
 	done    chan struct{} // closed when err is set
@@ -140,9 +141,9 @@ func newProber(targets []*target, o Options) *Prober {
 	return p
 }
 
-// Ready runs the probes and returns nil if all of them pass. Otherwise it returns a *notReady with the reasons. If
-// ctx is done first, Ready returns the current state immediately, and the run continues. A run makes one attempt
-// for each standard probe, and takes at most 10 s for aggressive probes.
+// Ready runs the probes and returns nil if all of them pass. Otherwise it returns an error that contains the reasons.
+// If ctx is done first, Ready returns an error with the current state immediately, and the run continues. A run makes
+// one attempt for each probe in standard mode, and takes at most 10 s for probes in aggressive mode.
 func (p *Prober) Ready(ctx context.Context) error {
 	if len(p.targets) == 0 {
 		return nil
@@ -184,9 +185,9 @@ func (p *Prober) State() observation.Readiness {
 	return p.state(time.Now())
 }
 
-// Stop cancels the current run. Its callers and all later callers of Ready get [observation.WordStopped]. Stop waits until the
-// run has ended, and OnChange is not called after Stop has returned nil. If ctx is done first, Stop returns the
-// cause of ctx. Without probes, Ready still returns nil.
+// Stop cancels the current run. Waiting and later calls to Ready return an error with [observation.WordStopped]. Stop
+// waits until the run has ended, and OnChange is not called after Stop has returned nil. If ctx is done first, Stop
+// returns the cancellation cause of ctx. If there are no probes, Ready still returns nil after Stop.
 func (p *Prober) Stop(ctx context.Context) error {
 	p.mu.Lock()
 	p.stopped = true
@@ -209,8 +210,8 @@ func (p *Prober) Stop(ctx context.Context) error {
 	return nil
 }
 
-// answer runs all probes concurrently and waits for all results. It does not end after the first failure, because
-// the next caller would immediately start a new run.
+// answer runs all probes concurrently and waits for all results. It does not return after the first failure, because
+// the next caller would then immediately start a new run.
 func (p *Prober) answer(r *run) {
 	ready := make([]bool, len(p.targets))
 	var others sync.WaitGroup
@@ -256,8 +257,8 @@ func (p *Prober) settle(t *target) bool {
 	return false
 }
 
-// record stores the result of an attempt, sets the start and the timeout of the next attempt, and calls OnReady
-// and OnChange if necessary. It reports whether the probe is ready.
+// record stores the result of an attempt, sets the start time and the timeout of the next attempt, and calls OnReady
+// and OnChange if the readiness or its reason has changed. It reports whether the probe is ready.
 func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	var f *failure // nil if the probe is ready
 	t.next = start.Add(attemptInterval)
@@ -363,15 +364,15 @@ func (p *Prober) state(now time.Time) observation.Readiness {
 	return s
 }
 
-// notReady returns an error with the current state. p.mu must be held.
+// notReady returns a *notReady with the current state. p.mu must be held.
 func (p *Prober) notReady(word observation.ReadinessWord, cause error) *notReady {
 	if word == "" && p.phase == observation.PhaseReady {
-		word = observation.WordPending // the caller left before the first result of this run
+		word = observation.WordPending // ctx was done before the first result of this run
 	}
 	return &notReady{Word: word, State: p.state(time.Now()), cause: cause}
 }
 
-// sameAnnouncement reports whether two states are equal for OnChange.
+// sameAnnouncement reports whether a and b are equal except for details for which OnChange is not called.
 func sameAnnouncement(a, b observation.Readiness) bool {
 	return slices.EqualFunc(a.Probes, b.Probes, func(a, b observation.ProbeReadiness) bool {
 		return a.Phase == b.Phase && a.Word == b.Word && (a.Warning == "") == (b.Warning == "")

@@ -29,11 +29,11 @@ type dialer struct {
 }
 
 // loopback6Interval is the minimum time between two connections to [::1] if no server listens on
-// 127.0.0.1. Most applications listen on 127.0.0.1, and a second connection doubles the cost. The time
-// is therefore longer than for 127.0.0.1.
+// 127.0.0.1. It is longer than minRedialInterval, because most applications listen on 127.0.0.1, and a
+// second connection doubles the cost of an attempt.
 const loopback6Interval = 40 * time.Millisecond
 
-// hostOf returns the host of a probe and its dialer.
+// hostOf returns the host that a probe connects to and the dialer of the probe. named is the host field of the probe.
 func hostOf(named string) (string, *dialer) {
 	if named == "" {
 		return loopback, &dialer{bothLoopbacks: true}
