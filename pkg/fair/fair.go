@@ -16,15 +16,15 @@ var (
 	ErrClientLimit = errors.New("the client uses too many slots")
 )
 
-// A Semaphore has a number of slots. If there are not enough free slots, clients wait in a queue. The
-// queue is served round-robin by client address, so that a client with many connections does not delay
-// another client.
+// A Semaphore has a fixed number of slots. If there are not enough free slots, clients wait in a queue.
+// The queue is served round-robin by client address, so that a client with many connections does not
+// delay other clients.
 //
-// The slot of an idle holder can be revoked. The semaphore revokes a slot of the client that uses the
-// most slots, unless the waiting client would then use more slots. Within a client, the semaphore
-// distinguishes slots of holders that have never completed work from other slots. The slots of such
-// holders are revoked first if more than half of all holders have never completed work. Otherwise they
-// are revoked last. The slot that has been idle for the longest time is revoked first.
+// The semaphore can revoke the slot of an idle holder. It revokes a slot from the client that uses the
+// most slots, unless the waiting client would then use more slots than this client. Among the slots of
+// a client, the order depends on whether the holder has completed work. If more than half of all holders
+// have never completed work, the slots of such holders are revoked first. Otherwise they are revoked last.
+// Among these slots, the slot that has been idle for the longest time is revoked first.
 //
 // A Semaphore is safe for concurrent use.
 type Semaphore struct {
@@ -32,7 +32,7 @@ type Semaphore struct {
 
 	mu       sync.Mutex
 	holders  map[*Slot]struct{}
-	used     int // the sum of the weights of the holders
+	used     int // sum of the weights of the holders
 	unknown  int // number of holders that have never completed work
 	queued   int
 	clients  map[netip.Addr]*client
@@ -60,10 +60,10 @@ type Options struct {
 // A Request is a request for a slot.
 type Request struct {
 	Client netip.Addr
-	Weight int // number of slots that it uses; 0 means 1. The only holder can use more than Options.Slots
+	Weight int // number of slots that the request uses; 0 means 1. A single holder may use more than Options.Slots
 
 	// End is called to revoke the slot of an idle holder. It must not block or call a method of the slot.
-	// If the holder is no longer idle, End returns false, the holder keeps the slot, and its idle time
+	// It returns false if the holder is no longer idle. The holder then keeps the slot, and its idle time
 	// begins again. If End is nil, the slot is never revoked.
 	End func() bool
 }
@@ -77,7 +77,7 @@ type client struct {
 	turn    *list.Element // in Semaphore.turns; nil if there are no waiters
 }
 
-// A waiter is a call of Acquire that waits.
+// A waiter is a call to Acquire that waits for a slot.
 type waiter struct {
 	slot    *Slot
 	element *list.Element // in client.waiters; nil if the waiter is not queued
@@ -106,9 +106,10 @@ func New(options Options) *Semaphore {
 	}
 }
 
-// Acquire waits for a slot, which is not idle. It returns ErrClientLimit if the client has too many holders
-// and waiters, ErrQueueFull if the queue is full, and the error of the context if it ends. If the queue is
-// full, the client with the most waiters loses its newest waiter to a client with fewer waiters.
+// Acquire waits for a slot. The returned slot is not idle. Acquire returns ErrClientLimit if the client has
+// too many holders and waiters, ErrQueueFull if the queue is full, and the error of ctx if ctx is done. If the
+// queue is full, a new waiter replaces the newest waiter of the client with the most waiters, if the new
+// client has fewer waiters.
 func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
 	w, err := s.enqueue(r)
 	if err != nil {
@@ -127,7 +128,7 @@ func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
 	return w.slot, w.err
 }
 
-// enqueue adds a waiter to the queue, and removes it if there are free slots.
+// enqueue adds a waiter to the queue. If there are free slots, the waiter gets its slot immediately.
 func (s *Semaphore) enqueue(r Request) (*waiter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,8 +242,8 @@ func (s *Semaphore) takeOwn(c *client) bool {
 	return victim != nil && s.wait(victim, true) <= 0 && s.evict(victim, true)
 }
 
-// wait returns the time until a slot can be revoked. equal is false if the client that holds the slot
-// uses more slots than the waiting client would use with it.
+// wait returns the time until a slot may be revoked. equal is false if the client that holds the slot
+// uses more slots than the waiting client would use with this slot.
 func (s *Semaphore) wait(victim *Slot, equal bool) time.Duration {
 	patience := s.options.MinPatience
 	if equal && !victim.known {
@@ -275,7 +276,7 @@ func (s *Semaphore) fewest() (c *client) {
 	return c
 }
 
-// advanceLater calls advance after a time.
+// advanceLater calls advance after the time wait.
 func (s *Semaphore) advanceLater(wait time.Duration) {
 	if s.timer != nil {
 		s.timer.Reset(wait)
@@ -288,8 +289,8 @@ func (s *Semaphore) advanceLater(wait time.Duration) {
 	})
 }
 
-// victim returns the slot to be revoked for a client, or nil. If own is true, only the slots of this client are
-// considered. s.mu must be held.
+// victim returns the slot to revoke for the waiting client c, or nil if there is none. If own is true, only the
+// slots of c are considered. s.mu must be held.
 func (s *Semaphore) victim(c *client, own bool) (victim *Slot) {
 	known := s.unknown+1 <= len(s.holders)/2 // the slots with this value of Slot.known are revoked first
 	used := func(slot *Slot) int {
@@ -330,7 +331,7 @@ func (s *Semaphore) release(slot *Slot) {
 	s.forget(slot.client)
 }
 
-// change calls f if the slot is in use.
+// change calls f with the lock held if the slot is in use.
 func (slot *Slot) change(f func(s *Semaphore)) {
 	s := slot.semaphore
 	s.mu.Lock()
@@ -357,7 +358,7 @@ func (slot *Slot) Resize(weight int) {
 	})
 }
 
-// Idle records that the holder waits for its client from now on.
+// Idle records that the holder has begun to wait for its client.
 func (slot *Slot) Idle() {
 	slot.change(func(s *Semaphore) {
 		slot.idle = time.Now()
@@ -365,7 +366,7 @@ func (slot *Slot) Idle() {
 	})
 }
 
-// Active records that the holder does not wait for its client.
+// Active records that the holder no longer waits for its client.
 func (slot *Slot) Active() {
 	slot.change(func(*Semaphore) { slot.idle = time.Time{} })
 }
@@ -381,7 +382,7 @@ func (slot *Slot) Answered() {
 	})
 }
 
-// Load returns the numbers of holders and of waiters.
+// Load returns the number of holders and the number of waiters.
 func (s *Semaphore) Load() (holders, waiting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// Handshakes limits the TLS handshakes on a port. A client controls how many bytes it sends before
-// it is authenticated. crypto/tls accepts certificates of up to 256 KiB and holds both the encoded
-// and the parsed form.
+// Handshakes limits the TLS handshakes on a port. Without this limit, an unauthenticated client could
+// use a lot of memory, because crypto/tls accepts certificates of up to 256 KiB and holds both the
+// encoded and the parsed form.
 type Handshakes struct {
 	// Config is the TLS configuration of the server.
 	Config *tls.Config
@@ -31,7 +31,7 @@ type Handshakes struct {
 	// Time is the maximum time of a handshake.
 	Time time.Duration
 
-	// Bounds records connections closed because of Max, Bytes or Time. It may be nil.
+	// Bounds records the connections that are closed because of Max, Bytes or Time. It may be nil.
 	Bounds *bound.Recorder
 
 	// Failed is called with the error of each handshake that fails after the first byte. It may be
@@ -40,9 +40,9 @@ type Handshakes struct {
 }
 
 // Listener returns a listener whose connections have the type *[tls.Conn] and have completed their
-// handshakes. The first call of Accept starts to accept connections from ln. Handshakes run
-// concurrently, so that a slow client does not delay others. Close stops incomplete handshakes and
-// waits for their goroutines.
+// handshakes. It starts to accept connections from ln when Accept is first called. Handshakes run
+// concurrently, so that a slow client does not delay other clients. Close stops incomplete handshakes
+// and waits for their goroutines.
 func (h Handshakes) Listener(ln net.Listener) net.Listener {
 	closing, end := context.WithCancel(context.Background())
 	return &handshakes{
@@ -124,7 +124,7 @@ func (l *handshakes) accept() {
 	}
 }
 
-// hand passes a result to Accept. It returns false if the listener is closed.
+// hand passes a result to Accept. It returns false if the listener was closed first.
 func (l *handshakes) hand(a accepted) bool {
 	select {
 	case l.done <- a:
@@ -156,7 +156,7 @@ func (l *handshakes) shake(c *countedConn, slot *Slot) {
 	}
 }
 
-// A countedConn returns an error after left bytes are read. Read must not be called concurrently.
+// A countedConn returns an error if more than left bytes are read. Read must not be called concurrently.
 type countedConn struct {
 	net.Conn
 	left int // number of bytes that may still be read; a negative number means no limit

@@ -16,8 +16,8 @@ import (
 // [Handshakes.Listener].
 func (l *PortLimit) Listener(ln net.Listener) net.Listener { return watchedListener{ln, l} }
 
-// maxLines is the maximum number of lines in a request header. net/http holds several hundred bytes
-// for each line, even for a short one. A scraper sends about ten lines.
+// maxLines is the maximum number of lines in a request header. net/http uses several hundred bytes
+// of memory for each line, even if the line is empty or short. A scraper sends about ten lines.
 const maxLines = 100
 
 // errLines makes net/http send a 400 response and close the connection.
@@ -74,7 +74,7 @@ func bare(conn net.Conn) net.Conn {
 	}
 }
 
-// came counts received bytes. It returns false if the header has too many lines.
+// came counts the received bytes b. It returns false if the incomplete header has more than maxLines lines.
 func (l *PortLimit) came(w *watched, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,7 +20,7 @@ type PortLimits struct {
 	Connections int
 
 	// HeadBytes is the maximum total size of incomplete headers on all connections of
-	// [PortLimit.Listener], in bytes. net/http holds up to ten times as much.
+	// [PortLimit.Listener], in bytes. net/http uses up to ten times as much memory.
 	HeadBytes int
 
 	// Bounds records the connections closed by these limits. It may be nil.
@@ -28,17 +28,17 @@ type PortLimits struct {
 }
 
 const (
-	// maxPatience is the maximum time that the server waits for a request before it closes an idle
-	// connection to make room for another one. The request can already be in transit.
+	// maxPatience is how long a connection may be idle before it is closed to make room for another
+	// connection. The connection is not closed immediately, because a request may be in transit.
 	maxPatience = time.Second
 	// maxWait is the maximum time that a new connection waits if no connection is idle.
 	maxWait = 2 * maxPatience
-	// minPatience is the minimum value of maxPatience. It applies to used connections and to
-	// clients with many connections.
+	// minPatience applies instead of maxPatience to connections that have already served a request,
+	// and to clients with many connections.
 	minPatience = 20 * time.Millisecond
 )
 
-// LimitPort applies limits to a server before it serves.
+// LimitPort applies the limits b to a server. It must be called before the server accepts connections.
 //
 // If the server has too many connections, a new connection waits in the listener backlog until another
 // connection is closed by the peer or according to the rules of [Semaphore]. A connection is idle while
@@ -95,9 +95,9 @@ func (l *PortLimit) context(ctx context.Context, conn net.Conn) context.Context 
 	return context.WithValue(ctx, placeKey{}, place{l, conn})
 }
 
-// Waiting calls f, which waits for the body of a request. Meanwhile, the connection counts as idle,
-// even if bytes arrive. Writing a response has the same effect. ctx is the context of the request.
-// Waiting also works for a server without limits.
+// Waiting calls f, which waits for a request body. The connection counts as idle until f returns, even
+// if bytes arrive. A connection also counts as idle while a response is written. ctx is the context of
+// the request. If the server has no limits, Waiting only calls f.
 func Waiting(ctx context.Context, f func()) {
 	if p, ok := ctx.Value(placeKey{}).(place); ok {
 		defer p.waiting()()
@@ -125,7 +125,7 @@ func (l *PortLimit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.next.ServeHTTP(answer{w, p}, r)
 }
 
-// An answer is a ResponseWriter that records when a write waits for the client.
+// An answer is a ResponseWriter that marks the connection as waiting for the client during each write.
 type answer struct {
 	http.ResponseWriter
 	place place
@@ -137,11 +137,11 @@ func (a answer) Write(b []byte) (int, error) {
 	return a.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying ResponseWriter for http.ResponseController.
 func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// change updates the state of a connection. If the connection is idle after the update, its idle
-// time starts again.
+// change calls f to update the state of a connection. If the connection is idle after the update, its
+// idle time starts again.
 func (l *PortLimit) change(conn net.Conn, f func(*trackedConn)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,8 +157,8 @@ func (l *PortLimit) change(conn net.Conn, f func(*trackedConn)) {
 	}
 }
 
-// state handles the states of a connection. For a new connection, it is called on the goroutine
-// that accepts connections and waits for a slot. For a closed connection, it releases the slot.
+// state is the ConnState hook of the server. For a new connection, it runs on the goroutine that
+// accepts connections, and waits for a slot. For a closed connection, it releases the slot.
 func (l *PortLimit) state(conn net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
