@@ -2,9 +2,9 @@
 // invalid new key pair never replaces a valid one (docs/promises.md 3.9).
 //
 // A key pair is a certificate and a private key in PEM files, usually tls.crt and tls.key of a
-// mounted Secret. [Open] reads the key pair, [Watcher.Run] rereads it every few seconds, and
-// [Watcher.Config] returns a TLS configuration that always uses the newest one. Handshakes take no
-// lock, and existing connections are not affected.
+// mounted Secret. [Open] reads the key pair, [Watcher.Run] rereads it every 5 seconds, and
+// [Watcher.Config] returns a TLS configuration that always uses the newest key pair. Handshakes take
+// no lock, and existing connections are not affected.
 package certs
 
 import (
@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// interval is the time between two reads of the files. Reading two small files is cheap, and the
-// kubelet takes up to a minute to update a mounted Secret.
+// interval is the time between two reads of the files. A shorter interval would be of little use,
+// because the kubelet takes up to a minute to update a mounted Secret.
 const interval = 5 * time.Second
 
 // Options configure a [Watcher]. The zero value is valid.
@@ -30,7 +30,7 @@ type Options struct {
 	// empty, client certificates are not requested.
 	ClientCA string
 
-	// ClientOptional also accepts clients that send no certificate.
+	// If ClientOptional is true, clients that send no certificate are also accepted.
 	ClientOptional bool
 
 	// OnReload is called with the certificate of each key pair that is put into use, including the
@@ -53,7 +53,7 @@ type Watcher struct {
 	pair      atomic.Pointer[pair]            // nil before the first pair is loaded
 	clientCAs atomic.Pointer[authorities]     // nil if client certificates are not requested
 	first     chan struct{}                   // closed when pair is set for the first time
-	rejected  atomic.Pointer[error]           // error of the files, which are not in use; nil without an error
+	rejected  atomic.Pointer[error]           // why the current files are not in use; nil if they are in use
 	reported  struct{ pair, clientCA string } // last errors passed to OnError; used by Open and then by Run
 }
 
@@ -67,8 +67,8 @@ func Open(dir string, o Options) (*Watcher, error) {
 // If both files are missing, OpenFiles returns no error because they can be created later. See
 // [Watcher.First]. If only one file is missing, OpenFiles calls OnError and returns no error. If
 // the key pair or the Options.ClientCA file is invalid, OpenFiles returns an error that contains
-// the file name. If there is no other key pair, a key pair that has expired or is not valid yet is used,
-// because clients check the validity with their own clocks. In this case, OnError is called.
+// the file name. OpenFiles accepts a key pair that has expired or is not valid yet if there is no other key
+// pair, because clients check the validity with their own clocks. In this case, it calls OnError.
 func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 	w := &Watcher{cert: cert, key: key, opts: o, first: make(chan struct{})}
 	inPair, inClientCA := w.renewPair(), w.renewClientCA()
@@ -139,7 +139,7 @@ func (w *Watcher) reload() {
 	w.report(&w.reported.clientCA, inClientCA)
 }
 
-// noteRejected stores the result of State. A [ValidityError] about the certificate in use is omitted.
+// noteRejected stores the error that State returns. It ignores a [ValidityError] about the certificate in use.
 func (w *Watcher) noteRejected(inPair, inClientCA error) {
 	if IsInUse(inPair) {
 		inPair = nil
@@ -151,8 +151,9 @@ func (w *Watcher) noteRejected(inPair, inClientCA error) {
 	w.rejected.Store(nil)
 }
 
-// renewPair replaces the key pair in use if the files contain a new one. A key pair that is not
-// valid now does not replace one that is valid. The error describes the problem with the files.
+// renewPair replaces the key pair in use if the files contain a new key pair. A key pair that has
+// expired or is not valid yet does not replace a valid key pair. The error describes the problem with
+// the files.
 func (w *Watcher) renewPair() error {
 	old := w.pair.Load()
 	found, err := readFiles(w.cert, w.key, read)
@@ -170,8 +171,8 @@ func (w *Watcher) renewPair() error {
 	if err != nil {
 		return err
 	}
-	// Clocks differ, so a new key pair may become valid soon. It is checked again at the next
-	// interval.
+	// Clocks may differ, so a new key pair may become valid within a few seconds. It is checked again
+	// after the next interval.
 	now := time.Now()
 	if old != nil && old.checkValidity(now, true) == nil {
 		if err := next.checkValidity(now, false); err != nil {
@@ -188,7 +189,7 @@ func (w *Watcher) renewPair() error {
 	return next.checkValidity(now, true)
 }
 
-// renewClientCA puts the authorities on disk into use if all of them are valid.
+// renewClientCA loads the authorities from disk and uses them if all of them are valid.
 func (w *Watcher) renewClientCA() error {
 	if w.opts.ClientCA == "" {
 		return nil

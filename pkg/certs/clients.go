@@ -11,8 +11,8 @@ import (
 // clients send at most three.
 const maxChain = 5
 
-// errNoCertificate has the text of the error of crypto/tls, from which package netconn recognizes it. crypto/tls
-// reports the error itself unless it resumes a session without a certificate.
+// errNoCertificate has the same text as the error of crypto/tls, because package netconn recognizes the error by
+// its text. crypto/tls returns its own error, except when it resumes a session without a certificate.
 var errNoCertificate = errors.New("client didn't provide a certificate")
 
 // VerifyClients configures a server to request client certificates and to verify them against
@@ -39,7 +39,7 @@ func VerifyClients(c *tls.Config, authorities *x509.CertPool, optional bool) {
 	}
 }
 
-// verify verifies a certificate chain. The first certificate is that of the client.
+// verify verifies a certificate chain. The first certificate is the client certificate.
 func verify(chain []*x509.Certificate, authorities *x509.CertPool) error {
 	if len(chain) > maxChain {
 		err := fmt.Errorf("the number of client certificates (%d) exceeds %d", len(chain), maxChain)

@@ -21,7 +21,7 @@ const (
 // maxFile is the maximum size of a file in bytes. It is the maximum size of a Secret.
 const maxFile = 1 << 20
 
-// pair is an immutable certificate with its key.
+// pair is a certificate and its private key. It is immutable.
 type pair struct {
 	path        string // path of the certificate, for messages
 	certificate tls.Certificate
@@ -30,7 +30,7 @@ type pair struct {
 
 // A ValidityError reports that a certificate has expired or is not valid yet.
 type ValidityError struct {
-	InUse bool // the certificate is in use, because there is no valid one
+	InUse bool // the certificate is in use, because there is no valid certificate
 
 	problem string
 }
@@ -44,7 +44,8 @@ func IsInUse(err error) bool {
 	return ok && v.InUse
 }
 
-// checkValidity returns a *ValidityError if p is not valid at now. inUse is ValidityError.InUse.
+// checkValidity returns a *ValidityError if p is not valid at the time now. inUse is the value for
+// ValidityError.InUse.
 func (p *pair) checkValidity(now time.Time, inUse bool) error {
 	switch leaf := p.certificate.Leaf; {
 	case now.After(leaf.NotAfter):
@@ -55,7 +56,7 @@ func (p *pair) checkValidity(now time.Time, inUse bool) error {
 	return nil
 }
 
-// files contains the two files as read at the same time.
+// files contains a certificate file and a key file that were read at the same time.
 type files struct {
 	certPath, keyPath string
 	cert, key         []byte
@@ -107,8 +108,8 @@ func (f *files) parse() (*pair, error) {
 	return &pair{f.certPath, certificate, f.sum}, nil
 }
 
-// certificates returns the DER form of all certificates in text. It returns an error if there is
-// none, or if one is truncated because the file is still being written.
+// certificates returns the DER form of all certificates in text. It returns an error if there is no
+// certificate, or if a certificate is truncated because the file is still being written.
 func certificates(text []byte) ([][]byte, error) {
 	var found [][]byte
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -132,8 +133,8 @@ type authorities struct {
 }
 
 // readAuthorities reads a PEM file with at least one certificate. It returns an error if any
-// certificate is invalid. Ignoring the certificate would silently reject its clients. If the file
-// has not changed, it returns old.
+// certificate is invalid, because ignoring this certificate would silently reject its clients. If the
+// file has not changed, it returns old.
 func readAuthorities(path string, old *authorities) (*authorities, error) {
 	text, err := read(path)
 	if err != nil {

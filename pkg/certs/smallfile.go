@@ -14,14 +14,14 @@ import (
 // readSmallFile returns the content of a regular file of at most most bytes. It follows symbolic links. Each error
 // contains the path of the file.
 //
-// A file that is not a regular file is an error, because opening a named pipe waits for a writer, and opening a
-// device can have side effects.
+// readSmallFile returns an error for other types of files, because opening a named pipe waits for a writer, and
+// opening a device may have side effects.
 func readSmallFile(path string, most int64) ([]byte, error) {
 	if err := regular(path, os.Stat); err != nil {
 		return nil, err
 	}
-	// The file can be replaced between the calls. O_NONBLOCK does not wait for the writer of a pipe, and has no
-	// effect on a regular file.
+	// The file may be replaced with a pipe after the check. With O_NONBLOCK, OpenFile does not wait for the writer of
+	// a pipe. The flag has no effect on a regular file.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
