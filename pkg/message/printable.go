@@ -1,5 +1,6 @@
-// Package message prepares text for people. It removes characters that a terminal interprets or does
-// not show, truncates text, encodes JSON, and suggests names that are similar to a misspelled name.
+// Package message prepares text for people. It replaces characters that a terminal interprets or does
+// not show, truncates text, encodes JSON, suggests names that are similar to a misspelled name, and
+// limits the rate of log messages.
 package message
 
 import (
@@ -33,7 +34,7 @@ func replace(s, kept string) string {
 	}, s)
 }
 
-// Count returns a number and a noun in the singular or plural.
+// Count returns n and noun, with noun in the plural unless n is 1, such as "2 pods".
 func Count[N int | uint32 | uint64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -44,8 +45,8 @@ func Count[N int | uint32 | uint64](n N, noun string) string {
 // ellipsis is the suffix of a truncated string.
 const ellipsis = "…"
 
-// Truncate returns s as valid UTF-8 of at most limit bytes. limit is at least 3. If s is longer than limit,
-// the result ends in an ellipsis. The time does not depend on the length of s.
+// Truncate returns s as valid UTF-8 with at most limit bytes. limit must be at least 3. If s is longer than
+// limit, the result ends in an ellipsis. The running time depends only on limit.
 func Truncate(s string, limit int) string {
 	long := len(s) > limit
 	s = strings.ToValidUTF8(s[:min(len(s), limit+1)], string(unicode.ReplacementChar))
@@ -59,13 +60,13 @@ func Truncate(s string, limit int) string {
 	return s[:end] + ellipsis
 }
 
-// Excerpt returns a printable copy of s for logs and pages. It has at most limit bytes. limit is at least 3. The
-// time does not depend on the length of s.
+// Excerpt returns a printable copy of s with at most limit bytes for logs and pages. limit must be at least 3. The
+// running time depends only on limit.
 func Excerpt(s string, limit int) string {
 	return strings.Clone(Truncate(Printable(s[:min(len(s), limit+1)]), limit))
 }
 
-// JSON writes v as indented JSON. Characters that are not printable are escaped, so that a program
+// JSON writes v as indented JSON to w. Characters that are not printable are escaped, so that a program
 // that parses the JSON obtains the original text.
 func JSON(w io.Writer, v any) error {
 	var b strings.Builder
@@ -91,8 +92,8 @@ func CompactJSON(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// escape escapes the characters of a JSON text that are not printable. These characters are only in
-// strings, except for the line feeds between the values, which are kept.
+// escape escapes the characters of a JSON document that are not printable, except for line feeds. In
+// JSON, line feeds only occur between values, and the other characters only occur in strings.
 func escape(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -107,8 +108,8 @@ func escape(s string) string {
 	return b.String()
 }
 
-// A Writer writes text to W after the replacements of [Lines]. If a write ends with an incomplete
-// character, the bytes are kept until the next write. A Writer must not be used concurrently.
+// A Writer replaces characters as [Lines] does and writes the result to W. If a write ends with an
+// incomplete character, these bytes are kept until the next write. A Writer must not be used concurrently.
 type Writer struct {
 	W io.Writer
 

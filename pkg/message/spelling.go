@@ -26,15 +26,15 @@ func Unknown(what, word string, known []string, tolerance func(known string) int
 	return fmt.Errorf("unknown %s %q: did you mean %q?", what, word, suggestion)
 }
 
-// UnknownWord is like [Unknown] for short words such as commands and flags. The tolerance is one edit
-// for each three bytes of the known word, and at most two edits.
+// UnknownWord is like [Unknown] for words such as commands and flags. It allows one edit for each three
+// bytes of the known word, and at most two edits.
 func UnknownWord(what, word string, known []string) error {
 	return Unknown(what, word, known, func(k string) int { return min(2, len(k)/3) })
 }
 
-// Distance returns the number of edits that change a to b, or limit+1 if the number is greater than
-// limit. An edit inserts, deletes or replaces a byte, or swaps two adjacent bytes. No substring is edited
-// more than once (optimal string alignment distance).
+// Distance returns the minimum number of edits that change a to b, or limit+1 if this number is greater
+// than limit. An edit inserts, deletes or replaces a byte, or swaps two adjacent bytes. No substring is
+// edited more than once (optimal string alignment distance).
 //
 // The limit must not be negative. The running time is proportional to limit times the length of the
 // shorter string.
@@ -76,8 +76,8 @@ func Distance(a, b string, limit int) int {
 			row[j] = d
 			lowest = min(lowest, d)
 		}
-		// A swap in the next row uses the row before this row, but it never costs less than replacing a
-		// byte in this row.
+		// A swap in the next row uses the row before this row, but the result is not less than the
+		// lowest distance in this row.
 		if lowest > limit {
 			return limit + 1
 		}

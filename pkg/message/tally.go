@@ -10,19 +10,19 @@ import (
 const tallyDelay = time.Second
 
 // A Tally reports the number of lost items, at most once per minute. In contrast to a [Throttle], it
-// also reports the last items if no further item is lost. The zero value is ready for use. It is safe
-// for concurrent use.
+// also reports the last items if no further item is lost. The zero value is ready to use. A Tally is
+// safe for concurrent use.
 type Tally struct {
 	// The following fields must not be changed after the first call of Add.
 
-	// Report is called with the number of items since the last call. err is the last error that was
-	// passed to Add since the last call, or Usual if there was no error. Report is called on a
-	// separate goroutine, or by Flush. It can be nil.
+	// Report is called with the number of items since the previous report. err is the last error that was
+	// passed to Add since then, or Usual if there was no error. Report is called on a separate
+	// goroutine, or by Flush. It may be nil.
 	Report func(items uint64, err error)
 	Usual  error
 
-	// Restored is called by End with the number of lost items, if a report preceded it. The number
-	// includes items that were not reported. It can be nil.
+	// Restored is called by End with the number of lost items if items were reported since the last call
+	// of End. The number includes items that were not reported. Restored may be nil.
 	Restored func(items uint64)
 
 	reporting sync.Mutex            // held while Report or Restored is called
@@ -36,7 +36,7 @@ type Tally struct {
 	next     time.Time   // earliest time of the next report
 }
 
-// Add counts items that were lost because of err, which can be nil. It only takes a lock for the
+// Add counts items that were lost because of err, which may be nil. It only takes a lock for the
 // first item after a report, and it only allocates memory if err is not nil.
 func (t *Tally) Add(items uint64, err error) {
 	if items == 0 {
@@ -73,7 +73,7 @@ func (t *Tally) Flush() {
 	t.Report(items, err)
 }
 
-// take returns the number of pending items, and records that they are reported. reporting must be
+// take returns the number of pending items, and records that they are reported. t.reporting must be
 // held.
 func (t *Tally) take() (items uint64) {
 	t.mu.Lock()
@@ -88,7 +88,7 @@ func (t *Tally) take() (items uint64) {
 	return items
 }
 
-// End is called if an item was not lost. It calls Restored if items were reported since the last call.
+// End records that an item was not lost. It calls Restored if items were reported since the last call of End.
 func (t *Tally) End() {
 	if !t.reporting.TryLock() {
 		return // the report is not written yet; a later call of End follows it

@@ -10,12 +10,12 @@ import (
 const throttleInterval = time.Minute
 
 // A Throttle limits the log messages about one kind of event to one per minute, because clients or
-// other servers can cause such events at any rate. The zero value is ready for use. It is safe for
-// concurrent use.
+// other servers can cause such events at any rate. The zero value is ready to use. A Throttle is safe
+// for concurrent use.
 //
-// Three other limits differ. A [Tally] and the recorder of package bound also report the last events
-// after a minute without further events. The prober of package probe reports the latest state and not a
-// number of events.
+// Three other rate limits are different. A [Tally] and the recorder in package bound also report the
+// last events if no further events occur. The prober in package probe reports the latest state and not
+// a number of events.
 type Throttle struct {
 	mu     sync.Mutex
 	events int       // number of events since the last message
@@ -36,8 +36,8 @@ func (t *Throttle) Add(now time.Time) int {
 	return n
 }
 
-// Error counts an error, and calls report if a message can be logged. The error that is reported
-// contains the number of errors since the last message. report can be nil.
+// Error counts an error, and calls report if a message can be logged. The reported error contains
+// the number of errors since the last message. report may be nil.
 func (t *Throttle) Error(err error, report func(error)) {
 	n := t.Add(time.Now())
 	if n == 0 || report == nil {
