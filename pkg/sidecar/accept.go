@@ -9,14 +9,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// After a failed accept, Accept waits for minAcceptDelay. The delay doubles up to maxAcceptDelay.
+// The delay after a failed accept. It begins with minAcceptDelay and doubles up to maxAcceptDelay.
 const (
 	minAcceptDelay = 5 * time.Millisecond
 	maxAcceptDelay = time.Second
 )
 
-// A retryListener repeats Accept if it fails because the process or the host has no file
-// descriptors or no memory. The connection stays in the kernel backlog.
+// A retryListener calls Accept again if it failed because the process or the host has no free file
+// descriptors or memory. The connection remains in the kernel backlog.
 type retryListener struct {
 	net.Listener
 	failed func(error) // called for each failed accept; must not block

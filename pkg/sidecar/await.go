@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// probeInterval is the delay between two probes.
+	// probeInterval is the delay after a failed probe.
 	probeInterval = 25 * time.Millisecond
 	// probeAgent is the user agent of the exec probe in Knative since 0.10.
 	probeAgent = "Knative-Queue-Proxy-Probe"

@@ -18,29 +18,30 @@ import (
 const (
 	// progressInterval is the time between two log lines about a running drain.
 	progressInterval = 5 * time.Second
-	// farewellLead is the time before the drain deadline at which WebSocket clients receive a Close
-	// frame, so that they can close the connection themselves. It is limited to a tenth of the
-	// deadline.
+	// farewellLead is how long before the drain deadline WebSocket clients receive a Close frame, so
+	// that they can close the connection themselves. It is at most a tenth of the maximum duration
+	// of the drain.
 	farewellLead = 2 * time.Second
-	// abortTime is the maximum time for aborted requests to notify their clients.
+	// abortTime is how long the drain waits for aborted requests to send error responses.
 	abortTime = time.Second
 	// leaveTime is the maximum time for closing connections after the listeners are closed. It is
-	// slightly longer than the delay before the second HTTP/2 GOAWAY plus the time to receive the
-	// rest of a header. leaveTime and abortTime together fit into the three seconds between the
-	// drain deadline and the end of the grace period.
+	// longer than the delay before the second HTTP/2 GOAWAY plus the time to receive the rest of a
+	// header. The sum of leaveTime and abortTime is less than the three seconds between the drain
+	// deadline and the end of the grace period.
 	leaveTime = 1500 * time.Millisecond
 )
 
-// beginDrain starts a drain or joins the running one (promises.md 3.5). From then on, probes fail
-// and clients are asked to reconnect elsewhere. ending reports whether the pod is terminating.
+// beginDrain starts a drain or joins the running drain (docs/promises.md 3.5). While the drain is
+// running, probes fail, and clients are notified to close their connections. If ending is true, the pod
+// is terminating.
 func (s *sidecar) beginDrain(ending bool) {
 	s.proxy.Drain.Begin(ending)
 	s.http2.GoAway()
 }
 
-// drain serves requests until the drain completes or its deadline expires. If only streams remain,
-// drain closes the listeners and returns, and the user container, which is stopped next, closes the
-// streams. They are forwarded until then.
+// drain serves requests until the drain completes or the drain deadline expires. If only streams
+// remain, drain closes the listeners and returns. The streams are forwarded until the user container is
+// stopped and closes them.
 func (s *sidecar) drain() {
 	s.beginDrain(true)
 	s.log.Info("draining",
@@ -87,9 +88,9 @@ func (s *sidecar) stopAccepting() {
 	_ = s.proxy.Drain.Empty(ctx) // upgraded connections, which the servers do not track
 }
 
-// shutDownBoth shuts down both engines. The shutdown of HTTP/2 starts after HTTP/1 can no longer
-// hand off connections. Waiting longer would keep idle HTTP/2 connections open until the HTTP/1
-// streams are closed.
+// shutDownBoth shuts down both engines. The shutdown of the HTTP/2 engine starts as soon as the HTTP/1
+// engine can no longer hand off connections. Waiting for the shutdown of the HTTP/1 engine would keep
+// idle HTTP/2 connections open until the HTTP/1 streams are closed.
 func (s *sidecar) shutDownBoth(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
@@ -104,7 +105,7 @@ func (s *sidecar) shutDownBoth(ctx context.Context) {
 	<-done
 }
 
-// timeToStop returns the time limit for stopping probes and telemetry. It is the time until the
+// timeToStop returns the time limit for stopping probes and telemetry, which is the time until the
 // drain deadline, but at least one second and at most stopTime.
 func (s *sidecar) timeToStop() time.Duration {
 	deadline := s.proxy.Drain.DeadlineAt()
@@ -114,8 +115,8 @@ func (s *sidecar) timeToStop() time.Duration {
 	return min(max(time.Until(deadline), time.Second), stopTime)
 }
 
-// accompany logs the progress of the drain, and sends Close frames to WebSocket clients shortly
-// before the deadline. It returns when ctx is done.
+// accompany logs the progress of the drain every progressInterval, and sends Close frames to WebSocket
+// clients farewellLead before the deadline. It returns when ctx is done.
 func (s *sidecar) accompany(ctx context.Context) {
 	progress := time.NewTicker(progressInterval)
 	defer progress.Stop()
@@ -151,9 +152,9 @@ func (s *sidecar) inFlight() []zap.Field {
 	return fields
 }
 
-// adminHandler serves only the preStop hooks. It closes the connection after each request.
-// Otherwise a client that pipelines hooks would keep its connection for the total duration of these
-// hooks.
+// adminHandler returns a handler that serves only the preStop hooks. The handler closes the connection
+// after each request. Otherwise a client that pipelines hooks would keep its connection for the total
+// duration of these hooks.
 func (s *sidecar) adminHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -211,7 +212,7 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuseHook sends an error response to a hook that has no slot.
+// refuseHook responds with code to a hook for which no slot is free.
 func (s *sidecar) refuseHook(w http.ResponseWriter, r *http.Request, code int) {
 	if n := s.refusedHooks.Add(time.Now()); n > 0 {
 		s.log.Warn("requests of preStop hooks refused because of the limit", zap.Int("refused", n), zap.String("client", r.RemoteAddr))

@@ -18,11 +18,11 @@ import (
 
 // Descriptors that are reserved before the rest is divided between clients and the user container.
 const (
-	// otherFiles is the number for standard input and output, listeners, epoll, certificates,
-	// probes, telemetry, scrapes of the user container, and protocol detection.
+	// otherFiles is the number of descriptors for standard input and output, listeners, epoll,
+	// certificates, probes, telemetry, scrapes of the user container, and protocol detection.
 	otherFiles = 64
-	// appH2Files is the number for HTTP/2 connections to the user container, which usually needs
-	// one.
+	// appH2Files is the number of descriptors for HTTP/2 connections to the user container. Usually
+	// one connection is sufficient.
 	appH2Files = 1000
 	// moreAppConns is the number of connections to the user container that hold no slot of
 	// CONTAINER_CONCURRENCY, such as kubelet probes and connections after a HEAD response.
@@ -48,9 +48,9 @@ type descriptors struct {
 // each case, 0 means no limit.
 //
 // An HTTP/1.1 request needs a client connection and a connection to the user container. Without a
-// concurrency limit, both sides get the same number of descriptors, so that no request waits for a
-// connection to the user container. With a concurrency limit, the user container gets as many
-// descriptors as it can use, but at most half. Clients get the rest.
+// concurrency limit, half of the descriptors are for clients and half are for the user container, so
+// that no request waits for a connection to the user container. With a concurrency limit, the user
+// container gets as many descriptors as requests can use, but at most half. Clients get the rest.
 func divide(limit, maxClients, concurrency int) descriptors {
 	d := descriptors{limit: limit, clients: maxClients, appH2: appH2Files, small: smallConnections, handshakes: smallHandshakes}
 	if limit == 0 {
@@ -88,9 +88,9 @@ func limitSource(limit, setting, most int) status.LimitSource {
 	return status.SourceMemory
 }
 
-// fileLimit returns the maximum number of open files of the process, or 0 if there is no limit. It
-// reads the soft limit, which the kernel enforces and which the Go runtime raises to the hard limit
-// at startup.
+// fileLimit returns the maximum number of files that the process can open, or 0 if there is no limit.
+// It reads the soft limit, because the kernel enforces this limit. The Go runtime raises it to the hard
+// limit at startup.
 func fileLimit() int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur >= math.MaxInt32 {
@@ -138,8 +138,8 @@ func (s *shortages) missingResource(err error) (name, hint string) {
 	return "resources", "See the error."
 }
 
-// lackedResources records an operation that failed because no file descriptor, local port or socket
-// memory was available.
+// lackedResources records that an operation failed with err because no file descriptor, local port or
+// socket memory was available.
 func (s *shortages) lackedResources(operation string, err error) {
 	now := time.Now()
 	name, hint := s.missingResource(err)

@@ -84,10 +84,10 @@ func trafficBuffer(limit int64) int {
 	return max(int(limit/bufferFraction), minTrafficBuffer)
 }
 
-// limitBuffers limits the kernel memory of a connection, or of each connection of a listener. received
-// and unsent are the buffer sizes in bytes. The kernel uses twice this memory. Without a limit, a
-// connection whose peer does not read uses up to 4 MiB, which counts as container memory. Some platforms do not
-// support these options. The error is therefore only logged, once.
+// limitBuffers limits the kernel memory of a connection, or of each connection that a listener accepts.
+// received and unsent are the buffer sizes in bytes. The kernel uses twice this memory. Without a limit,
+// a connection whose peer does not read uses up to 4 MiB, which counts as container memory. If the
+// platform does not support these options, limitBuffers logs one warning and returns no error.
 func (s *sidecar) limitBuffers(c syscall.RawConn, received, unsent int) error {
 	var in, out error
 	err := c.Control(func(fd uintptr) {

@@ -14,10 +14,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
-// NewLogger returns the configured logger and its level, which can be changed while the logger is
-// in use. SERVING_LOGGING_CONFIG is merged over the default configuration of Knative, and
-// SERVING_LOGGING_LEVEL sets the level. Logging must not prevent serving. An invalid setting is
-// therefore replaced by its default, and the logger logs a warning.
+// NewLogger returns the configured logger and its level, which may be changed while the logger is
+// in use. SERVING_LOGGING_CONFIG overrides the default configuration of Knative, and
+// SERVING_LOGGING_LEVEL sets the level. If a setting is invalid, NewLogger uses the default and logs a
+// warning, because logging must not prevent serving.
 func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 	z := baseLogging()
 	var wrong []error
@@ -78,7 +78,7 @@ func baseLogging() zap.Config {
 	}
 }
 
-// severity encodes a level with the names that cloud logging services use.
+// severity encodes a level as the name that cloud logging services use.
 func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 	name := map[zapcore.Level]string{
 		zapcore.WarnLevel:   "WARNING",
@@ -108,7 +108,7 @@ func (s *sidecar) logStarted() {
 	s.log.Log(level, "serving", fields...)
 }
 
-// logReadinessChange logs a change of the readiness or of its reason.
+// logReadinessChange logs that the readiness, or the reason why the user container is not ready, has changed.
 func (s *sidecar) logReadinessChange(c probe.Change) {
 	if c.Now.Ready() {
 		fields := []zap.Field{zap.Duration("notReadyFor", c.Now.Since.Sub(c.Before.Since))}
@@ -140,7 +140,7 @@ func (s *sidecar) logFailure(o *observation.Observation) {
 		zap.String("peer", observation.Shown(o.Remote)),
 	}
 	if id := o.LogTraceID(); id != "" {
-		fields = append(fields, zap.String("traceId", observation.Shown(id))) // a copy, because a line can be encoded later
+		fields = append(fields, zap.String("traceId", observation.Shown(id))) // a copy, because a line may be encoded later
 	}
 	if o.Kind != observation.Traffic {
 		fields = append(fields, zap.Stringer("kind", o.Kind))

@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	// lineTime is the maximum time that a caller waits for its line to be written.
+	// lineTime is the maximum time that a caller waits until its line is written.
 	lineTime = time.Second
 
 	// queuedLines is the maximum number of queued lines.
 	queuedLines = 100
 )
 
-// timedCore is a core for outputs that can block, such as a standard error that is not read.
-// Without it, such an output would block requests, probes and the exit of the process. A caller
-// waits at most lineTime for its line to be written. After a line has timed out, callers do not
-// wait until a line is written again. If the queue is full, lines are dropped, and their number is
-// logged before the next line. The number of lines that the sampler drops is logged once a minute.
+// timedCore is a core for outputs that may block, such as a standard error that is not read.
+// With an ordinary core, such an output would block requests, probes and the exit of the process. A
+// caller waits at most lineTime until its line is written. After a line has timed out, callers do not
+// wait until the output accepts a line again. If the queue is full, lines are dropped, and the number
+// of dropped lines is logged before the next line. The number of lines that the sampler drops is logged
+// once a minute.
 type timedCore struct {
 	zapcore.Core
 	output *output
@@ -36,7 +37,7 @@ type output struct {
 	log      atomic.Pointer[zap.Logger] // logs omitted; nil during the construction
 	omitted  message.Tally              // lines that the sampler dropped
 	lines    *export.Batcher[line]
-	blocked  atomic.Bool // a line timed out, and no line was written since then
+	blocked  atomic.Bool // a line timed out, and no line has been written since
 	reported uint64      // number of dropped lines that were logged; used only by write
 }
 
@@ -93,8 +94,8 @@ func (c timedCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcor
 	return checked
 }
 
-// Write implements zapcore.Core. The field values must not change after Write returns, because they
-// may be encoded later.
+// Write implements zapcore.Core. The field values must not change after Write has returned, because the
+// line may be encoded later.
 func (c timedCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return c.output.add(line{core: c.Core, entry: e, fields: fields})
 }
@@ -105,7 +106,7 @@ func (c timedCore) Sync() error {
 	return c.output.add(line{core: c.Core, sync: true})
 }
 
-// add queues a line and waits until the line is written, but at most lineTime.
+// add queues a line and waits up to lineTime until the line is written.
 func (o *output) add(l line) error {
 	l.done = make(chan error, 1)
 	if !o.lines.Add(l) || o.blocked.Load() {

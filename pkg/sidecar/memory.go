@@ -12,10 +12,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// garbage is the value of GOGC. It is the heap growth between two collections in percent of the
-// live heap, which includes stacks. With the Go default of 100, a busy HTTP/2 connection needs a
-// seventh more memory. The engines produce so little garbage that the additional collections have
-// no measurable cost. The CPU time of a request is 0.96 to 1.00 of the CPU time with the default.
+// garbage is the value of GOGC, which is the heap growth between two collections in percent of the
+// live heap including stacks. With the Go default of 100, a busy HTTP/2 connection needs a seventh more
+// memory. The engines allocate so little memory that the additional collections have no measurable
+// cost. The CPU time of a request is 0.96 to 1.00 of the CPU time with the default.
 const garbage = 75
 
 // limitGarbage sets GOGC to garbage. If the environment contains GOGC, limitGarbage does nothing.
@@ -25,15 +25,15 @@ func limitGarbage() {
 	}
 }
 
-// minOutside is the memory in bytes that a small container needs outside the Go runtime. Up to 14 MiB
-// are pages of the executable. If there is not enough memory for these pages, the kernel evicts and reads
-// them repeatedly, and the process makes no progress.
+// minOutside is the minimum memory in bytes for everything outside the Go runtime. Up to 14 MiB of this
+// memory contain pages of the executable. If there is not enough memory for these pages, the kernel
+// evicts and reads them repeatedly, and the process makes no progress.
 const minOutside = 22 << 20
 
-// runtimeMemory returns the memory limit of the Go runtime for a container. container is the memory
-// limit of the container. Both are in bytes. The rest is for memory outside the runtime, such as the
-// executable, page tables and socket buffers. The rest is 20 % of container, but at least minOutside and
-// at most half of container.
+// runtimeMemory returns the memory limit of the Go runtime in bytes. container is the memory limit of the
+// container in bytes. The difference is for memory outside the runtime, such as the executable, page
+// tables and socket buffers. It is 20 % of container, but at least minOutside and at most half of
+// container.
 func runtimeMemory(container int64) int64 {
 	return container - max(container/5, min(minOutside, container/2))
 }

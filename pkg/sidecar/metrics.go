@@ -61,8 +61,8 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	return m
 }
 
-// readyReason returns the current result of a queue probe without running the probes. probed is
-// false before the first result of a probe.
+// readyReason returns the result that a queue probe would have now, without running the probes. probed is
+// false until an attempt of a probe has ended.
 func (s *sidecar) readyReason() (ready, probed bool, reason string) {
 	if s.proxy.Drain.Draining() {
 		return false, true, observation.Draining.String()
@@ -110,7 +110,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 			MaxVersion:       t.MetricsTLS.MaxVersion.V,
 			CipherSuites:     t.MetricsTLS.CipherSuites.V,
 			CurvePreferences: t.MetricsTLS.Curves.V,
-			NextProtos:       []string{"http/1.1"}, // scrapers do not need HTTP/2, and its streams would need bounds
+			NextProtos:       []string{"http/1.1"}, // scrapers do not need HTTP/2, and HTTP/2 streams would need bounds
 		}),
 		Max:    s.files.handshakes,
 		Bytes:  smallShake,

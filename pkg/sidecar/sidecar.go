@@ -1,5 +1,5 @@
-// Package sidecar runs the queue-proxy process. It binds the ports, serves requests, waits for the
-// termination of the pod, drains and stops. It builds all other parts from the settings.
+// Package sidecar runs the queue-proxy process. It creates all other parts from the settings, binds the
+// ports, and serves requests. When the pod terminates, it drains and stops.
 package sidecar
 
 import (
@@ -64,7 +64,7 @@ type sidecar struct {
 	http2   *http2.Server
 	appH2   *http2client.Client
 	pair    *certs.Watcher
-	noTLS   atomic.Pointer[error] // reason why the TLS port is not served although there is a certificate; nil if there is none
+	noTLS   atomic.Pointer[error] // why the TLS port is not served although there is a certificate; nil if it is served
 	board   *status.Board
 	bounds  *bound.Recorder // bounds on the behavior of peers
 	budget  *netconn.Budget // memory for requests
@@ -150,8 +150,8 @@ func (l *listeners) close() {
 	}
 }
 
-// bind listens on all ports and reads the certificate before anything is started. It returns all
-// errors together.
+// bind listens on all ports and reads the certificate. It is called before any goroutine is started,
+// and it returns all errors together.
 func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners
@@ -344,7 +344,7 @@ func (s *sidecar) statusSources() status.Sources {
 }
 
 // check probes the user container and returns the result. In contrast to a queue probe, it does not
-// change the readiness, the metrics and the log.
+// affect the readiness, the metrics or the log.
 func (s *sidecar) check(ctx context.Context) observation.Readiness {
 	p := probe.New(s.config.Probes.V, s.probeOptions())
 	_ = p.Ready(ctx) // State contains the result
@@ -357,7 +357,7 @@ func (s *sidecar) probeOptions() probe.Options {
 	return probe.Options{AutoDetectHTTP2: s.config.AutoDetectHTTP2.V, OwnPorts: s.ownPorts()}
 }
 
-// lost returns the numbers of dropped lines of the request log and of dropped spans.
+// lost returns the number of dropped request log lines and the number of dropped spans.
 func (s *sidecar) lost() (lines, spans uint64) {
 	if s.telemetry.log != nil {
 		lines = s.telemetry.log.Dropped()
@@ -377,7 +377,7 @@ func newLimit(c *config.Config) *proxy.Limit {
 		Min:   c.ConcurrencyMin.V,
 		Max:   c.Concurrency.V,
 		Start: c.ConcurrencyStart.V,
-		Seed:  rand.Uint64(), // different measuring times in the pods of a workload
+		Seed:  rand.Uint64(), // so that the pods of a workload measure at different times
 	}, c.QueueDepth.V)
 }
 
@@ -444,8 +444,8 @@ func (s *sidecar) start(run func() error) {
 	})
 }
 
-// Limits for a small port. Handlers that run longer extend the time limits. net/http adds 4 KiB to
-// the header limit. Request headers of scrapers are shorter than that, and a parsed header uses
+// Limits for a small port. A handler that needs more time extends the time limits. net/http adds 4 KiB
+// to smallHead. Scrapers send much shorter headers. The limit is low, because a parsed header uses
 // several times its length in memory.
 const (
 	smallHead        = 16 << 10  // header of a request, in bytes
@@ -457,7 +457,7 @@ const (
 	smallShake       = 32 << 10         // client bytes of a TLS handshake: a ClientHello of 2 KiB and a certificate chain
 	smallRequest     = 10 * time.Second // until the complete request is received
 	smallAnswer      = 30 * time.Second // from then until the response is sent; a merged scrape can wait 5 s for the app
-	smallIdle        = 3 * time.Minute  // longer than the interval between scrapes
+	smallIdle        = 3 * time.Minute  // idle time between requests; longer than the usual scrape interval
 )
 
 // startServer serves a small port. If ln is nil, it does nothing.

@@ -17,8 +17,8 @@ import (
 )
 
 // telemetry contains the metrics, the request log, the tracer and the metrics push. Each part is
-// nil if it is disabled. A part that cannot be configured is reported and disabled, so that
-// telemetry never prevents serving (promises.md 3.9).
+// nil if it is disabled. If the settings of a part are invalid, a warning is logged and the part is
+// disabled, so that telemetry never prevents serving (docs/promises.md 3.9).
 type telemetry struct {
 	metrics *metrics.Metrics
 	log     *accesslog.Log
@@ -87,8 +87,8 @@ func (s *sidecar) probed(o *observation.Observation) {
 	}
 }
 
-// close flushes all telemetry. The parts are flushed concurrently, so that one blocked output does
-// not use up the time of the others. The error lists the lost data.
+// close flushes all telemetry. The parts are flushed concurrently, so that a blocked output does not
+// use up the time for the other outputs. The error lists the lost data.
 func (t *telemetry) close(ctx context.Context) error {
 	var all sync.WaitGroup
 	var logged, traced, pushed error

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// oneThread is the maximum number of CPUs for which one thread is best. By default, Go runs at least
-// two threads. They wake each other and therefore use up the CPU quota of a period sooner. One
+// oneThread is the maximum CPU limit for which the sidecar uses one thread. By default, Go uses at
+// least two threads, which wake each other and therefore use up the CPU quota of a period sooner. One
 // thread reduces the CPU time of a request by 11 % if the limit is 0.5 and by 20 % if it is 0.1.
 const oneThread = 0.5
 

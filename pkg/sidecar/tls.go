@@ -18,8 +18,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observe/status"
 )
 
-// openCertificates reads the TLS certificate, which may also be created later. An invalid key pair
-// is an error.
+// openCertificates reads the TLS certificate. It returns an error if the key pair is invalid, but not if
+// the files are missing, because they may be created later.
 func (s *sidecar) openCertificates() (*certs.Watcher, error) {
 	o := s.certificateOptions("")
 	o.ClientCA = s.config.TLSClientCA.V
@@ -98,12 +98,12 @@ func (s *sidecar) nameFiles(err error) error {
 	return errors.Join(all...)
 }
 
-// listenTLS listens on the TLS port if the certificate is created after startup.
+// listenTLS listens on the TLS port. It is called if the certificate is created after startup.
 func (s *sidecar) listenTLS(ctx context.Context) (net.Listener, error) {
 	return s.listen(ctx, ":"+s.config.TLSPort.String(), s.trafficBuffers)
 }
 
-// serveTLS serves TLS as soon as there is a certificate.
+// serveTLS waits until there is a certificate and then serves TLS.
 func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 	if ln == nil {
 		select {
@@ -113,8 +113,8 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		}
 		var err error
 		if ln, err = s.listenTLS(ctx); err != nil {
-			// A late certificate must not interrupt plain-text requests, so an error is only
-			// logged.
+			// An error is only logged, because a certificate that is created after startup must not
+			// interrupt plain-text requests.
 			unserved := notServed(&s.config.TLSPort, err)
 			s.noTLS.Store(&unserved)
 			s.log.Error("TLS is not served", zap.Error(unserved))
