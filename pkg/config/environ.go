@@ -2,9 +2,9 @@ package config
 
 import "sync"
 
-// Environ returns the variables for the settings of c in a fixed order. In an otherwise empty
-// environment, [Read] and [Load] return the same settings for them. A variable is omitted if its value is
-// the same when it is unset.
+// Environ returns the variables for the settings of c in a fixed order. In an environment that contains
+// only these variables, [Read] and [Load] return the settings of c. Environ omits a variable if the
+// setting would have the same value without it.
 //
 // Each value of c must be a value that Load can return.
 func Environ(c *Config) []EnvVar {
@@ -33,7 +33,7 @@ func Environ(c *Config) []EnvVar {
 	return environ
 }
 
-// defaultValues returns the values of [Default] in the order of the fields. They are constant.
+// defaultValues returns the values of [Default] in the order of the fields. It computes them only once.
 var defaultValues = sync.OnceValue(func() []string {
 	var all []string
 	for _, f := range Default().fields() {

@@ -15,8 +15,8 @@ import (
 type EnvVar struct{ Name, Value string }
 
 // Load reads the environment of this process. The error contains one line for each value that is not
-// allowed: the variable, the quoted value, and the allowed values. Load does not read the files that
-// the settings name, but [Config.Warnings] reports a directory for certificates that contains none.
+// allowed, with the variable, the quoted value, and the allowed values. Load does not read the files that
+// the settings name, but [Config.Warnings] reports if the certificate directory contains no certificate.
 func Load() (*Config, error) {
 	var environ []EnvVar
 	for _, v := range os.Environ() {
@@ -31,7 +31,7 @@ func Load() (*Config, error) {
 	return in.finish()
 }
 
-// withoutValue returns an error of envconfig without the value of the variable, which can be a secret.
+// withoutValue removes the value of the variable, which may be a secret, from an error that envconfig returned.
 func withoutValue(err error) error {
 	if parse, ok := errors.AsType[*envconfig.ParseError](err); ok {
 		return fmt.Errorf("%s: the value cannot be decoded as %s", parse.KeyName, parse.TypeName)
@@ -66,7 +66,7 @@ type reading struct {
 	sections []section
 	fields   []*field          // fields that have an effect
 	values   map[string]string // environment
-	ownFiles bool              // the environment names files of this process
+	ownFiles bool              // the environment is that of this process, so that the files that it names can be checked
 	problems []string
 }
 
@@ -87,8 +87,8 @@ func newReading(environ []EnvVar) *reading {
 	return in
 }
 
-// finish reads the other names of the variables, derives the settings that depend on others, and
-// validates the settings together.
+// finish reads the variables under their other names, derives the settings that depend on other settings,
+// and validates settings that depend on each other.
 func (in *reading) finish() (*Config, error) {
 	for _, f := range in.fields {
 		for _, name := range f.names()[1:] {
@@ -141,7 +141,7 @@ func (f *field) warn(format string, args ...any) {
 	f.warnings = append(f.warnings, fmt.Sprintf(format, args...))
 }
 
-// decode sets the value to that of a variable. It records an error in the field.
+// decode sets the value of the setting to text, the value of the variable name. It records an error in the field.
 func (f *field) decode(name, text string) {
 	if isServing(name) {
 		f.config.serving = true
@@ -165,8 +165,8 @@ func (f *field) decode(name, text string) {
 	}
 }
 
-// quote quotes a value of the setting for a message. It hides the value of a setting that can contain
-// a secret.
+// quote quotes a value of the setting for a message. It hides the value if the setting may contain a
+// secret.
 func (f *field) quote(text string) string {
 	if _, hides := f.setting.(hider); hides || f.tag.Get("hide") != "" {
 		return hidden

@@ -9,16 +9,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// A variable whose name is similar to a setting is reported as a misspelling. The bounds are narrow,
-// because READ_TIMEOUT, SSL_CERT_DIR and QUEUE_SERVING_HOST are two edits from settings and belong to
-// other programs.
+// A variable is reported as misspelled if its name is one edit from the name of a setting, or at most two
+// edits from a setting with a long name. The bounds are low, because READ_TIMEOUT, SSL_CERT_DIR and
+// QUEUE_SERVING_HOST are two edits from settings and belong to other programs.
 const (
-	longName      = 20         // minimum length, in characters, of a name that can have two misspellings
+	longName      = 20         // minimum length of a long name in characters
 	servingPrefix = "SERVING_" // variables of a Knative control plane
 )
 
-// warnMisspelled reports each variable with a name that is similar to a setting. It does not show the
-// value, which can be a secret.
+// warnMisspelled reports each variable whose name is similar to the name of a setting. It does not show
+// the value, which may be a secret.
 func (in *reading) warnMisspelled() {
 	known := map[string]bool{}
 	for _, s := range in.sections {

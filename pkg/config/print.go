@@ -16,7 +16,7 @@ type Setting struct {
 	Name   string `json:"name"`             // name of the variable
 	Value  string `json:"value"`            // value in the syntax of the variable, without secrets; "" if the setting has no value
 	Source string `json:"source"`           // environment, default or derived
-	From   string `json:"from,omitempty"`   // variable that contained the value, which can be another name of the setting; "" unless Source is environment
+	From   string `json:"from,omitempty"`   // variable that contained the value, which may be another name of the setting; "" unless Source is environment
 	Secret bool   `json:"secret,omitempty"` // the value is a secret, and Value does not contain it
 }
 

@@ -35,8 +35,8 @@ func shown(f *field) string {
 	return value
 }
 
-// quote quotes a value for an error. It truncates a long value. If the value is a URL, it hides the
-// secrets, because a user can set the wrong variable to an endpoint.
+// quote quotes a value for an error message and truncates it to 120 bytes. If the value is a URL, quote
+// hides the secrets in it, because a user may set the wrong variable to an endpoint.
 func quote(text string) string {
 	const maxLen = 120 // bytes
 	if strings.Contains(text, "://") {
@@ -48,8 +48,8 @@ func quote(text string) string {
 	return strconv.Quote(text)
 }
 
-// redactURL hides the user, the password, the query and the fragment of a URL or of host:port. It hides
-// a text that is neither, for example a URL with a password that is not percent-encoded.
+// redactURL hides the user, the password, the query and the fragment of a URL or of host:port. If text is
+// neither, for example because a password is not percent-encoded, redactURL hides all of it.
 func redactURL(text string) string {
 	text = strings.TrimSpace(text)
 	scheme, rest, found := strings.Cut(text, "://")

@@ -37,11 +37,11 @@ type ObservabilityConfig struct {
 	text string
 }
 
-// sent reports whether the control plane set the variable. An empty object counts as set.
+// sent reports whether the control plane set the variable, even to an empty object.
 func (o *ObservabilityConfig) sent() bool { return o.text != "" }
 
-// Observability is a JSON object. Another value is replaced by an empty object, because its presence
-// is a sign of Knative 1.19 or later.
+// Observability is a JSON object. Any other value is replaced with an empty object, because the presence
+// of the variable indicates Knative 1.19 or later.
 type Observability struct{ Value[ObservabilityConfig] }
 
 func (*Observability) allowed() string  { return "a JSON object" }
@@ -118,7 +118,7 @@ func (p *pairs) read(text string) (err error) {
 	return err
 }
 
-// parsePairs parses the list. Its errors do not contain values, which can be secrets.
+// parsePairs parses the list. The returned errors do not contain values, which may be secrets.
 func parsePairs(text string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, pair := range split(text) {
@@ -182,8 +182,8 @@ func isField(name, value string) bool {
 	return name != "" && !strings.ContainsFunc(name, noName) && !strings.ContainsFunc(value, noValue)
 }
 
-// Propagators are the names that OpenTelemetry defines for formats of trace headers. Unknown names are
-// kept. If all names are unknown, no trace headers are written.
+// Propagators are names of trace header formats, as defined by OpenTelemetry. Unknown names are kept. If
+// all names are unknown, no trace headers are written.
 type Propagators struct{ list }
 
 func (*Propagators) allowed() string { return "a comma-separated list" }
@@ -198,7 +198,7 @@ func (p *Propagators) parse(text string) error {
 	return nil
 }
 
-// SamplerArg is a fraction of all requests from 0 to 1. nil means unset.
+// SamplerArg is the fraction of requests that are sampled, from 0 to 1. nil means unset.
 type SamplerArg struct{ Value[*float64] }
 
 func (*SamplerArg) allowed() string { return "a number from 0 to 1" }
@@ -217,8 +217,8 @@ func (s *SamplerArg) parse(text string) error {
 
 // A Collector is the destination of traces or metrics in the variables of OpenTelemetry.
 type Collector struct {
-	Endpoint     string // URL that is used unchanged; "" means that BaseEndpoint is used
-	BaseEndpoint string // URL without the path of the signal
+	Endpoint     string // complete URL; "" means that BaseEndpoint is used
+	BaseEndpoint string // URL to which the path of the signal is added
 	Protocol     string // grpc, http/protobuf, http/json or ""
 	Header       http.Header
 }

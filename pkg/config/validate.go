@@ -29,8 +29,8 @@ const (
 	afterDrain    = 3 * time.Second  // maximum time until the process exits after the drain
 )
 
-// Ceiling returns the maximum number of requests in the user container, including the maximum of
-// an adaptive limit. 0 means no limit.
+// Ceiling returns the maximum number of requests in the user container. If the limit is adaptive, this is
+// the maximum of the adaptive limit. 0 means no limit.
 func (c *Config) Ceiling() int {
 	if c.ConcurrencyMode.V == AdaptiveConcurrency {
 		return adapt.Settings{Max: c.Concurrency.V}.Ceiling()
@@ -73,8 +73,8 @@ func (c *Config) defaultDeadline() time.Duration {
 	return max(timeout-afterDrain, min(timeout/2, time.Second), time.Millisecond)
 }
 
-// metricsNames returns the default of MetricsNames. On Knative, these are the metrics that the control
-// plane requests in one of two variables.
+// metricsNames returns the default of MetricsNames. On Knative, the default is the set of metrics that the
+// control plane requests in one of two variables.
 func (c *Config) metricsNames() string {
 	switch {
 	case c.Observability.V.RequestMetrics.Protocol == "prometheus":
@@ -107,12 +107,12 @@ func (c *Config) metricsEndpoint() (host string, port int) {
 	return host, int(n)
 }
 
-// validate validates settings that depend on each other. It does not report an invalid value again.
-// Warnings about an invalid value are harmless, because warnings are not shown if there is an error.
+// validate validates settings that depend on each other. It does not report an invalid value again. It
+// may record a warning about an invalid value, because warnings are not shown if there is an error.
 func (in *reading) validate() {
 	c := in.c
 	if c.serving && c.OnKnative.V && c.OnKnative.unset() && c.Namespace.V == "" {
-		// All releases of Knative set the namespace. A manifest that was written by hand may not.
+		// All releases of Knative set the namespace, but it may be missing in a manifest written by hand.
 		in.warn("%s: the default is true because a %s* variable is set, but %s is not set; outside Knative, set %s=false",
 			c.OnKnative.Name(), servingPrefix, c.Namespace.Name(), c.OnKnative.Name())
 	}
@@ -129,8 +129,8 @@ func (in *reading) validate() {
 	in.validateDrain()
 }
 
-// warnProbeHosts reports readiness probes that can pass although the user container does not listen on
-// the loopback address.
+// warnProbeHosts reports readiness probes that may pass even if the user container does not listen on the
+// loopback address.
 func (in *reading) warnProbeHosts() {
 	c := in.c
 	for i := range c.Probes.V {
@@ -204,8 +204,8 @@ func (in *reading) validateTLS() {
 	}
 }
 
-// warnNoCertificate reports a directory for certificates that contains no certificate. It ignores the
-// default directory, and all directories on Knative, which mounts an empty directory if TLS is disabled.
+// warnNoCertificate reports a certificate directory that contains no certificate. It ignores the default
+// directory, and all directories on Knative, because Knative mounts an empty directory if TLS is disabled.
 func (in *reading) warnNoCertificate() {
 	dir := &in.c.CertDir
 	if dir.unset() || in.c.OnKnative.V {
@@ -271,12 +271,13 @@ func (m *MetricsTLS) clientAuth() string {
 	return strings.ToLower(strings.TrimSpace(m.ClientAuth.V))
 }
 
-// ClientOptional reports whether a scraper can connect without a certificate. If it presents a
+// ClientOptional reports whether a scraper can connect without a certificate. If a scraper presents a
 // certificate, the certificate must be valid.
 func (m *MetricsTLS) ClientOptional() bool { return m.clientAuth() == optionalClients }
 
-// Validate returns an error if the settings are inconsistent. The caller must not serve metrics then, so
-// that metrics are never served without the TLS or client authentication that the user configured.
+// Validate returns an error if the settings are inconsistent. In this case, the caller must not serve
+// metrics. Otherwise metrics could be served without the TLS or client authentication that the user
+// configured.
 func (m *MetricsTLS) Validate() error {
 	auth := m.clientAuth()
 	verifies := auth == optionalClients || auth == requireClients

@@ -20,11 +20,11 @@ type Value[T any] struct {
 	origin
 }
 
-// String returns the value in the form of the variable. It returns "" for a value that cannot be
-// configured, such as that of an unset variable.
+// String returns the value in the syntax of the variable. It returns "" for a value that cannot be
+// configured, such as the value of an unset variable.
 func (v *Value[T]) String() string { return fmt.Sprint(v.V) }
 
-// assign sets the value unless err is not nil.
+// assign sets the value if err is nil. Otherwise it returns errNotAllowed.
 func (v *Value[T]) assign(to T, err error) error {
 	if err != nil {
 		return errNotAllowed
@@ -40,8 +40,8 @@ func (v *Value[T]) derive(to T) {
 	}
 }
 
-// An origin describes where a value comes from. It is small because envconfig copies each value and
-// each section several times.
+// An origin records the source of a value. It has only two fields because envconfig copies each value
+// and each section several times.
 type origin struct {
 	field *field // field of the original Config, also in a copy
 	from  string // variable that contained the value, or ""
@@ -51,8 +51,8 @@ type origin struct {
 func (o *origin) Name() string { return o.field.name }
 
 // Decode implements [envconfig.Decoder]. It records an error in the setting and returns nil, because
-// envconfig returns the first error and all errors are reported together (docs/promises.md 3.9). It
-// ignores the default that envconfig passes for an unset variable, and an empty value.
+// envconfig returns only the first error, but all errors must be reported together (docs/promises.md
+// 3.9). It ignores empty values, and the default that envconfig passes for an unset variable.
 func (o *origin) Decode(text string) error {
 	if o.field.set {
 		o.field.decode(o.field.name, text)
@@ -64,7 +64,7 @@ func (o *origin) at() *origin { return o }
 func (o *origin) unset() bool { return o.from == "" }
 func (o *origin) bad() bool   { return o.field.problems != nil }
 
-// warn records a warning about a value that is used in part.
+// warn records a warning about a value of which only a part is used.
 func (o *origin) warn(format string, args ...any) {
 	o.field.warn("%s: %s", o.field.name, fmt.Sprintf(format, args...))
 }
@@ -177,7 +177,7 @@ type Bool struct{ Value[bool] }
 func (*Bool) allowed() string           { return "true or false" }
 func (b *Bool) parse(text string) error { return b.assign(strconv.ParseBool(text)) }
 
-// Fraction is a number from 0 to 1.
+// Fraction is a number in the range 0 to 1.
 type Fraction struct{ Value[float64] }
 
 func (*Fraction) allowed() string           { return "a number from 0 to 1" }
@@ -298,7 +298,7 @@ func (v *TLSVersion) String() string {
 	return map[uint16]string{tls.VersionTLS12: "1.2", tls.VersionTLS13: "1.3"}[v.V]
 }
 
-// CipherSuites are secure cipher suites by their names in crypto/tls. nil means the default of
+// CipherSuites are secure cipher suites with their names in crypto/tls. nil means the default of
 // crypto/tls.
 type CipherSuites struct{ Value[[]uint16] }
 
@@ -316,7 +316,7 @@ func (s *CipherSuites) parse(text string) error {
 
 func (s *CipherSuites) String() string { return joinNames(s.V, tls.CipherSuiteName) }
 
-// Curves are key exchange mechanisms by their names in Knative. nil means the default of crypto/tls.
+// Curves are key exchange mechanisms with their names in Knative. nil means the default of crypto/tls.
 type Curves struct{ Value[[]tls.CurveID] }
 
 func (*Curves) allowed() string {
@@ -336,7 +336,7 @@ func (c *Curves) String() string { return joinNames(c.V, tls.CurveID.String) }
 // ProbeArray reports whether the value of the probes is an array.
 type ProbeArray struct{ Bool }
 
-// String returns "true" also if the number of probes requires an array.
+// String returns "true" if the value is true or if the number of probes requires an array.
 func (p *ProbeArray) String() string {
 	c := p.field.config
 	return strconv.FormatBool(p.V || len(c.Probes.V) > 1 || len(c.Probes.V) == 0 && !c.OnKnative.V)
