@@ -7,7 +7,7 @@ type GRPCStatus uint8
 // NumGRPCStatuses is the number of values, including the zero value.
 const NumGRPCStatuses = int(GRPCMissing) + 1
 
-// Values of GRPCStatus, in addition to those of the status codes.
+// Values of GRPCStatus. The values for the status codes are the code plus 1.
 const (
 	grpcOK      GRPCStatus = 1                         // the status code 0; the other codes follow
 	GRPCOther   GRPCStatus = numGRPCCodes + grpcOK     // the grpc-status is not one of the status codes
@@ -18,8 +18,8 @@ const (
 const numGRPCCodes = 17
 
 // grpcStatuses contains the status codes of gRPC (https://grpc.io/docs/guides/status-codes/) and the other values of
-// GRPCStatus. failed is true for the codes that report a failure or an overload of the user container. The client
-// causes the other codes.
+// GRPCStatus. failed is true for the codes that report a failure or an overload of the user container. Other codes are
+// caused by the client.
 var grpcStatuses = [NumGRPCStatuses]struct {
 	name   string
 	failed bool
@@ -81,5 +81,5 @@ func (s GRPCStatus) Code() (int, bool) {
 // String returns the name of the status code, or "other" or "none". It returns "" for the zero value.
 func (s GRPCStatus) String() string { return grpcStatuses[s].name }
 
-// Failed reports whether the status reports a failure or an overload of the user container.
+// Failed reports whether the status indicates a failure or an overload of the user container.
 func (s GRPCStatus) Failed() bool { return grpcStatuses[s].failed }

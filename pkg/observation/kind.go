@@ -3,8 +3,8 @@ package observation
 // Kind is the type of a request. Only [KindOf] decides the type.
 type Kind uint8
 
-// Values of Kind. The zero value is the last row of docs/promises.md section 1. The other values
-// have the order of the table.
+// Values of Kind. The zero value corresponds to the last row of the table in docs/promises.md section 1.
+// The other values are in the order of the table.
 const (
 	Traffic        Kind = iota // proxied, counted and limited
 	QueueProbe                 // checks whether the user container can serve requests (activator, kubelet readiness)
@@ -17,8 +17,8 @@ func (k Kind) String() string {
 	return [...]string{"traffic", "queue probe", "network probe", "unknown probe", "kubelet probe"}[k]
 }
 
-// Answered reports whether the sidecar responds to requests of this kind. They do not reach the
-// user container, the limit or the statistics.
+// Answered reports whether the sidecar responds to requests of this kind. Such requests are not
+// forwarded to the user container, and they are neither limited nor included in the statistics.
 func (k Kind) Answered() bool {
 	return k == QueueProbe || k == NetworkProbe || k == UnknownProbe
 }

@@ -4,10 +4,10 @@ import (
 	"strings"
 )
 
-// A LimitReason is the reason for a limit. It is a word with hyphens, for programs.
+// A LimitReason is the reason why a limit was chosen. It consists of lower-case words with hyphens.
 type LimitReason string
 
-// Words returns the reason as shown to users.
+// Words returns the reason with spaces instead of hyphens, as shown to users.
 func (r LimitReason) Words() string { return strings.ReplaceAll(string(r), "-", " ") }
 
 // The reasons.
@@ -24,11 +24,11 @@ const (
 	LimitIdle      LimitReason = "idle"          // the limit is not reached
 )
 
-// A LimitState describes the decisions of a [Limiter].
+// A LimitState is the state of an adaptive limit.
 type LimitState struct {
-	Limit   int // in force
-	Base    int // the best limit so far; the limit in force differs while a candidate is measured
+	Limit   int // the limit in force
+	Base    int // the best limit so far; Limit differs from Base while a candidate is measured
 	Reason  LimitReason
-	Settled int    // Base if it was compared with a lower and a higher limit, which are worse; otherwise 0
-	Missing string // if Settled is 0, the comparison that is missing
+	Settled int    // Base if a lower and a higher limit were measured and are worse; otherwise 0
+	Missing string // the comparison that is missing if Settled is 0
 }

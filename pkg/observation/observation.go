@@ -13,36 +13,36 @@ import (
 type Observation struct {
 	Exchange transport.Request
 	transport.Line
-	Kind     Kind       // Traffic or KubeletRequest for Observe, and a kind of probe for Probed
+	Kind     Kind       // Traffic or KubeletRequest when passed to Proxy.Observe; a probe when passed to Proxy.Probed
 	TraceID  string     // "" if the request is not traced
 	Sampled  bool       // the trace is exported
 	Excluded bool       // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
 	Proxied  bool       // the request came through the activator
 	RPC      GRPCStatus // status of the gRPC response to the client; zero if the response does not use gRPC
-	Start    time.Time  // time when the header section was complete
-	Slot     time.Time  // time when the request got a slot; zero if it got none
+	Start    time.Time  // when the header section was complete
+	Slot     time.Time  // when the request got a slot; zero if it got no slot
 	End      time.Time
 	Phase    Phase  // the last phase of the request
-	Reason   Reason // reason of the failure; OK if the response was forwarded completely
+	Reason   Reason // why the request failed; OK if the response was forwarded completely
 
 	// Result is the result of the exchange with the user container. If the sidecar responded, Status and
-	// Out describe its response. Err is nil if Reason describes the failure completely.
+	// Out describe the response of the sidecar. Err is nil if Reason describes the failure completely.
 	transport.Result
 }
 
 // maxShown is the maximum length of a method or a path in logs and on pages, in bytes.
 const maxShown = 512
 
-// Shown returns a string from a client in a form for logs and pages. The result has at most 512
-// bytes, and characters that are not printable are replaced. The result is a copy.
+// Shown returns a copy of a string from a client for logs and pages. The copy has at most 512 bytes, and
+// characters that are not printable are replaced.
 func Shown(s string) string { return message.Excerpt(s, maxShown) }
 
-// AppFailed reports whether the response of the user container is an error, according to its status
-// or its grpc-status.
+// AppFailed reports whether the response from the user container is an error, according to the HTTP
+// status or the grpc-status.
 func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPC.Failed() }
 
-// LoadFailed reports whether the response is an error that load can cause. Rejections because of
-// overload are included. Unimplemented methods are not.
+// LoadFailed reports whether the response is an error that load can cause, such as a rejection because of
+// overload. An error for an unimplemented method is not included.
 func (o *Observation) LoadFailed() bool {
 	switch o.Status {
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
@@ -53,9 +53,9 @@ func (o *Observation) LoadFailed() bool {
 	return o.AppFailed()
 }
 
-// LogTraceID returns the trace ID for logs: the ID of the trace, or the ID that the client sent if
-// tracing is disabled. It returns "" if there is no valid ID. The string may reference the memory of the
-// request.
+// LogTraceID returns the trace ID for logs. It is the ID of the trace, or the ID that the client sent if
+// the request is not traced. LogTraceID returns "" if there is no valid ID. The string may reference the
+// memory of the request.
 func (o *Observation) LogTraceID() string {
 	if o.TraceID != "" || o.Exchange == nil {
 		return o.TraceID
@@ -80,7 +80,7 @@ func isTraceID(id string) bool {
 	return id != "" && len(id) <= digits && strings.Trim(id, "0123456789abcdefABCDEF") == ""
 }
 
-// Queued returns the time that the request waited for a slot.
+// Queued returns how long the request waited for a slot.
 func (o *Observation) Queued() time.Duration {
 	if o.Slot.IsZero() {
 		return o.End.Sub(o.Start)

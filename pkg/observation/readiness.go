@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A ReadinessPhase is the state of the user container or of one probe.
+// A ReadinessPhase is the readiness of the user container or the result of one probe.
 type ReadinessPhase string
 
 // Values of ReadinessPhase.
@@ -18,7 +18,7 @@ const (
 	PhaseFailing  ReadinessPhase = "failing" // not ready, but has been ready before
 )
 
-// Next returns the phase after a check. ready is the result of the check.
+// Next returns the phase that follows p if the result of a check is ready.
 func (p ReadinessPhase) Next(ready bool) ReadinessPhase {
 	switch {
 	case ready:
@@ -29,12 +29,12 @@ func (p ReadinessPhase) Next(ready bool) ReadinessPhase {
 	return PhaseFailing
 }
 
-// Readiness is the state of a Prober at a point in time, which can be during a run.
+// Readiness is the state of a Prober at a point in time. A run may be in progress.
 type Readiness struct {
 	At     time.Time        `json:"at"`     // time of the state
 	Phase  ReadinessPhase   `json:"phase"`  // PhaseReady if all probes are ready
 	Since  time.Time        `json:"since"`  // start time of the phase
-	Asking bool             `json:"asking"` // whether there is a current run
+	Asking bool             `json:"asking"` // whether a run is in progress
 	Askers int              `json:"askers"` // number of callers that wait for the run
 	Probes []ProbeReadiness `json:"probes"` // in the order of the probes
 }
@@ -52,13 +52,13 @@ type ProbeReadiness struct {
 	// Reason why the probe is not ready. Word is "" if Phase is PhaseReady.
 	Word   ReadinessWord `json:"word,omitempty"`
 	Code   int           `json:"code,omitempty"`   // code for some words; otherwise 0
-	Detail string        `json:"detail,omitempty"` // error of the last attempt, up to 4 KiB; it can contain addresses and must not be sent to clients
+	Detail string        `json:"detail,omitempty"` // error of the last attempt, up to 4 KiB; it may contain addresses and must not be sent to clients
 
 	// Warning is the warning of the last attempt if it passed with a warning, at most 4 KiB.
 	Warning string `json:"warning,omitempty"`
 
-	// Last contains the most recent attempts in chronological order. Consecutive attempts with the same
-	// result are one entry.
+	// Last contains the last attempts in chronological order. Consecutive attempts with the same result
+	// are combined into one entry.
 	Last []ProbeTries `json:"last,omitempty"`
 }
 
@@ -75,7 +75,7 @@ type ProbeTries struct {
 // Ready reports whether the last attempts of all probes passed.
 func (s Readiness) Ready() bool { return s.Phase == PhaseReady }
 
-// Probed reports whether the readiness is known: a probe has a result, or there are no probes.
+// Probed reports whether the readiness is known, because a probe has a result or there are no probes.
 func (s Readiness) Probed() bool {
 	return len(s.Probes) == 0 || slices.ContainsFunc(s.Probes, func(p ProbeReadiness) bool { return p.Tries > 0 })
 }

@@ -1,8 +1,8 @@
-// Package observation contains the record of one request, the reasons for which a request can fail, and
-// the kinds of requests.
+// Package observation defines the record of one request, the reasons why a request fails, and the kinds
+// of requests.
 package observation
 
-// Reason is the result of an exchange: [OK], or the cause of the failure. The Proxy-Status field,
+// Reason is the result of an exchange, which is [OK] or the cause of the failure. The Proxy-Status field,
 // the logs and the metric labels contain the same words (docs/promises.md 3.6).
 type Reason uint8
 

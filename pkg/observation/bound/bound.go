@@ -1,12 +1,12 @@
-// Package bound counts and reports the events in which a bound on the behavior of a peer, or an
-// error of a client, closes a connection, resets a stream or rejects a request.
+// Package bound counts and reports the events in which a connection is closed, a stream is reset or a
+// request is rejected because of a bound on the behavior of a peer or because of a client error.
 //
 // The engines call [Recorder.Hit] or [Recorder.Fail] for each event. The counts are exported as the
 // metrics queue_proxy_bounds_total and queue_proxy_client_errors_total. The tables of docs/bounds.md
 // are generated from this package.
 package bound
 
-// A Name identifies a bound or a client error. The set of names is closed: the names are label
+// A Name identifies a bound or a client error. The set of names is fixed, because the names are label
 // values of a metric.
 type Name uint8
 
@@ -18,32 +18,32 @@ const (
 	UnreadReplies                   // replies to HTTP/2 frames that the client does not read
 	HeaderBlock                     // length of an encoded HTTP/2 header block
 	FrameTimeout                    // time to receive the rest of an HTTP/2 frame or header block
-	ConcurrentStreams               // open HTTP/2 streams of a connection
+	ConcurrentStreams               // number of open HTTP/2 streams on a connection
 	SendTimeout                     // time until the client reads more of the output
 	SilentConnection                // time until the first byte on a new connection
 	HeaderTimeout                   // time to receive a header section, from its first byte
-	HeaderSection                   // size of a header section, and the number and the lists of its fields
+	HeaderSection                   // size of a header section, number of its fields, and length of its list values
 	BodyTimeout                     // time until the next byte of a request body
 	BodySize                        // size of a request body
 	ChunkExtensions                 // length of chunk extensions relative to the content
 	TrailerSection                  // size of a trailer section
 	TunnelTimeout                   // time until the next byte of a tunnel that is closed in one direction
-	MaxConnections                  // open connections of clients
-	Memory                          // memory of all requests
+	MaxConnections                  // number of open client connections
+	Memory                          // memory for all requests
 	TLSHandshakeTimeout             // time that a TLS handshake waits for the client
 	TLSHandshakeStall               // time until the next flight of a TLS handshake while others wait
-	TLSHandshakeQueue               // TLS handshakes that wait while others are in progress
-	TLSHandshakeSize                // bytes that a client sends in a TLS handshake
+	TLSHandshakeQueue               // TLS handshakes that wait while other handshakes are in progress
+	TLSHandshakeSize                // number of bytes that a client sends in a TLS handshake
 	TLSRecordTimeout                // time to wait for the rest of a TLS record or message
-	TLSNoContent                    // bytes of TLS records and messages without content
+	TLSNoContent                    // number of bytes in TLS records and messages without content
 	TLSUnreadReplies                // replies to TLS messages that the client does not read
-	PortConnections                 // open connections to a small port
-	PortHeaderSection               // incomplete header sections on a small port
-	PortHandshake                   // time and bytes of a TLS handshake on a small port
+	PortConnections                 // number of open connections to a small port
+	PortHeaderSection               // total size of incomplete header sections on a small port
+	PortHandshake                   // time and number of bytes of a TLS handshake on a small port
 	AppControlFrames                // ControlFrames, from the user container
 	AppUnreadReplies                // UnreadReplies, from the user container
 	AppHeaderBlock                  // HeaderBlock, from the user container
-	AppInformational                // informational responses of the user container to one request
+	AppInformational                // number of informational responses from the user container to one request
 	AppHeaderSection                // HeaderSection, from the user container
 	AppChunkExtensions              // ChunkExtensions, from the user container
 	AppTrailerSection               // TrailerSection, from the user container
@@ -67,7 +67,7 @@ const (
 // IsError reports whether n is a client error and not a bound.
 func (n Name) IsError() bool { return n >= NumNames }
 
-// An Object is the kind of object that a bound closes.
+// An Object is a type of object that is closed, reset or rejected because of a bound.
 type Object string
 
 // The objects.
@@ -77,7 +77,7 @@ const (
 	Request    Object = "request"
 )
 
-// bounds contains the label value, the closed object, and the text of each bound and client error.
+// bounds contains the label value, the object that is closed, and the text for each bound and client error.
 var bounds = [NumEvents]struct {
 	label  string
 	closes Object
@@ -167,11 +167,11 @@ var bounds = [NumEvents]struct {
 		"The client sent a TLS record that is not valid. Check the TLS library of the client, and whether a proxy changes the data."},
 }
 
-// String returns the label value of the bound or error, which is its name in logs and on the status
-// page.
+// String returns the label value of the bound or client error, which is also the name in logs and on the
+// status page.
 func (n Name) String() string { return bounds[n].label }
 
-// Closes returns the object that the bound closes, or that is closed because of the error.
+// Closes returns the type of object that is closed because of the bound or client error.
 func (n Name) Closes() Object { return bounds[n].closes }
 
 // Text returns the cause of an event and the action that an operator can take.

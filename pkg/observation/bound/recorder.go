@@ -8,20 +8,20 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// maxDetail is the maximum length of an error in bytes.
+// maxDetail is the maximum length of an error message in bytes.
 const maxDetail = 200
 
 // reportInterval is the minimum time between two reports of one bound.
 const reportInterval = time.Minute
 
-// Events are counted in slots of slotTime, so that [State.Recent] covers the last hour. The
-// oldest slot is incomplete: the count includes events of the last 55 to 60 minutes.
+// Events are counted in slots of slotTime, from which [State.Recent] is computed. The newest slot is
+// usually incomplete, so that the count includes events of the last 55 to 60 minutes.
 const (
 	slotTime = 5 * time.Minute
 	slots    = int(time.Hour / slotTime)
 )
 
-// An Event is a report of events of one bound.
+// An Event reports one or more events for the same bound or client error.
 type Event struct {
 	Name  Name
 	Peer  string // address of the peer of the latest event
@@ -29,7 +29,7 @@ type Event struct {
 	Count uint64 // number of events since the last report, 1 or more
 }
 
-// A State contains the events of one bound since the start of the process.
+// A State summarizes the events for one bound or client error since the start of the process.
 type State struct {
 	Name   Name
 	Closes Object
@@ -40,8 +40,8 @@ type State struct {
 	Last   time.Time // time of the latest event
 }
 
-// A Recorder counts events and reports them. Its size is constant. It is safe for concurrent
-// use. A nil *Recorder is valid and records nothing.
+// A Recorder counts events and reports them. It uses a constant amount of memory. It is safe for
+// concurrent use. A nil *Recorder is valid and records nothing.
 type Recorder struct {
 	start  time.Time
 	wake   chan struct{} // wakes Run; has room for one value
@@ -56,8 +56,8 @@ type record struct {
 	err        string
 	last       time.Time
 	unreported uint64
-	reported   time.Time     // time of the last report; zero: no report yet
-	slots      [slots]uint32 // events by slot; a ring
+	reported   time.Time     // time of the last report; zero before the first report
+	slots      [slots]uint32 // ring buffer with the number of events in each slot
 	slot       int           // number of the latest slot, counted from Recorder.start
 }
 
@@ -66,11 +66,11 @@ func NewRecorder() *Recorder {
 	return &Recorder{start: time.Now(), wake: make(chan struct{}, 1)}
 }
 
-// Hit records that a bound acted on a peer. peer is the address of the peer. It is retained,
-// so it must not refer to memory that is reused. Hit does not block.
+// Hit records that a peer exceeded a bound. peer is the address of the peer. Hit retains peer, so the
+// memory of the string must not be reused. Hit does not block.
 func (r *Recorder) Hit(name Name, peer string) { r.record(name, peer, "") }
 
-// Fail records a client error. It is like Hit, with the error as a detail for logs and pages.
+// Fail records a client error. It is like Hit, but also stores err for logs and the status page.
 func (r *Recorder) Fail(name Name, peer string, err error) {
 	if r != nil {
 		r.record(name, peer, message.Excerpt(err.Error(), maxDetail))
@@ -90,9 +90,9 @@ func (r *Recorder) record(name Name, peer, err string) {
 	}
 }
 
-// Run calls report for the events until the context ends. It reports the first event of a
-// bound immediately, and the events that follow it at most once a minute. When the context
-// ends, Run reports the remaining events and returns nil. It must be called only once.
+// Run calls report for the recorded events until ctx is done. It reports the first event for a
+// bound immediately, and later events for the same bound at most once a minute. When ctx is done, Run
+// reports the remaining events and returns nil. It must be called only once.
 func (r *Recorder) Run(ctx context.Context, report func(Event)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -165,7 +165,7 @@ func (b *record) advance(slot int) {
 	b.slot = max(b.slot, slot)
 }
 
-// Count returns the number of events of a bound since the start of the process.
+// Count returns the number of events for a bound or client error since the start of the process.
 func (r *Recorder) Count(name Name) uint64 {
 	if r == nil {
 		return 0
@@ -176,8 +176,8 @@ func (r *Recorder) Count(name Name) uint64 {
 	return b.count
 }
 
-// States returns the bounds and client errors that have events, in the order of their names. now is the current
-// time.
+// States returns a State for each bound or client error for which an event was recorded, in the order of Name. now
+// is the current time.
 func (r *Recorder) States(now time.Time) (states []State) {
 	if r == nil {
 		return nil
