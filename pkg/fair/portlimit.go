@@ -28,12 +28,12 @@ type PortLimits struct {
 }
 
 const (
-	// maxPatience is how long a connection may be idle before it is closed to make room for another
-	// connection. The connection is not closed immediately, because a request may be in transit.
+	// maxPatience is the maximum time that a connection may be idle before it is closed to make room
+	// for another connection. The server waits for this time because a request may be in transit.
 	maxPatience = time.Second
 	// maxWait is the maximum time that a new connection waits if no connection is idle.
 	maxWait = 2 * maxPatience
-	// minPatience applies instead of maxPatience to connections that have already served a request,
+	// minPatience is the minimum of this time. It applies to connections that have served a request,
 	// and to clients with many connections.
 	minPatience = 20 * time.Millisecond
 )
