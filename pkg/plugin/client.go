@@ -1,5 +1,5 @@
-// File client.go reads the sidecars of a cluster through the API server, and runs a command in the container of a
-// sidecar. The amount of work for a pod is bounded, because the application of a pod can choose its responses.
+// File client.go finds the sidecars in a cluster, reads their metrics through the API server, and runs a command in the
+// container of a sidecar. The work for each pod is bounded, because the application in a pod controls its responses.
 
 package plugin
 
@@ -28,18 +28,18 @@ const (
 	MaxSidecars = 1000 // maximum number of sidecars
 
 	podsPerPage    = 250              // maximum number of pods in a response
-	maxPods        = 64 << 20         // maximum size of a list of pods in bytes; a pod has 5 to 50 KB
-	maxMetrics     = 1 << 20          // maximum size of the metrics of a sidecar in bytes; 31 KB are usual
-	maxStatus      = 16 << 10         // maximum size of an error in bytes
-	listTimeout    = 30 * time.Second // for a page of pods
-	sidecarTimeout = 3 * time.Second  // for the metrics of a sidecar
-	roundTimeout   = 20 * time.Second // for the metrics of all sidecars
+	maxPods        = 64 << 20         // maximum size of a list of pods in bytes; a pod takes 5 to 50 KB
+	maxMetrics     = 1 << 20          // maximum size of the metrics of a sidecar in bytes; the usual size is 31 KB
+	maxStatus      = 16 << 10         // maximum size of an error response in bytes
+	listTimeout    = 30 * time.Second // time limit for reading a page of pods
+	sidecarTimeout = 3 * time.Second  // time limit for reading the metrics of one sidecar
+	roundTimeout   = 20 * time.Second // time limit for reading the metrics of all sidecars
 )
 
-// errNoTime is the error for a sidecar to which no request was sent before the end of the round.
+// errNoTime is the error for a sidecar to which no request was sent before roundTimeout expired.
 var errNoTime = fmt.Errorf("no request was sent within %v", roundTimeout)
 
-// Client reads from an API server. Its methods can be called concurrently.
+// Client reads from an API server. Its methods may be called concurrently.
 type Client struct {
 	config *rest.Config
 	http   http.Client
@@ -58,7 +58,8 @@ func New(config *rest.Config) (*Client, error) {
 	}
 	c := &Client{config: config, base: base}
 	c.http.Transport, c.http.Timeout = transport, config.Timeout
-	// The transport adds the credentials of the user to each request, and a pod can redirect to any server.
+	// Redirects are not followed, because the transport adds the credentials of the user to each request, and a pod
+	// can redirect to any server.
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return c, nil
 }
@@ -100,7 +101,7 @@ func (c *Client) Sidecars(ctx context.Context, s Selection) (all []Sidecar, more
 	}
 }
 
-// pods returns a page of a list of pods.
+// pods returns one page of the list of pods at path.
 func (c *Client) pods(ctx context.Context, query url.Values, path ...string) (*corev1.PodList, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -116,8 +117,8 @@ func (c *Client) pods(ctx context.Context, query url.Values, path ...string) (*c
 	return pods, json.NewDecoder(io.LimitReader(res.Body, maxPods)).Decode(pods)
 }
 
-// Scrape reads the metrics of sidecars, at most [MaxParallel] at the same time. It calls add with each result. The calls of
-// add are not concurrent.
+// Scrape reads the metrics of sidecars, at most [MaxParallel] at the same time. It calls add with each result, but not
+// concurrently.
 func (c *Client) Scrape(ctx context.Context, sidecars []Sidecar, add func(Sidecar, Sample, error)) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -161,7 +162,7 @@ func (c *Client) scrape(ctx context.Context, s Sidecar) (Sample, error) {
 	res, err = c.getPort(ctx, s, s.Stats, "application/json", url.Values{"format": {"json"}})
 	if err != nil {
 		if portErr != nil {
-			err = portErr // both ports fail, and users know the port for metrics
+			err = portErr // both ports failed, and users know the port for metrics better
 		}
 		return Sample{}, describe(err)
 	}
@@ -173,7 +174,7 @@ func (c *Client) scrape(ctx context.Context, s Sidecar) (Sample, error) {
 	return sample, describe(err)
 }
 
-// describe replaces the error for a timeout.
+// describe returns an error with the duration of the timeout if err is a timeout, and err otherwise.
 func describe(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no response within %v", sidecarTimeout)
@@ -181,14 +182,14 @@ func describe(err error) error {
 	return err
 }
 
-// portError is the error for a port whose response is not 200.
+// portError is the error for a port if the status of the response is not 200.
 type portError struct {
 	error
 	unused bool // the pod is reachable, but serves nothing on the port
 }
 
-// getPort sends a request for /metrics to a port of a pod through the API server. The caller closes the body of the
-// response.
+// getPort sends a request for /metrics to a port of a pod through the API server. The caller must close the response
+// body.
 func (c *Client) getPort(ctx context.Context, s Sidecar, port int, accept string, query url.Values) (*http.Response, error) {
 	res, err := c.get(ctx, accept, query, "api/v1/namespaces", s.Namespace, "pods", fmt.Sprintf("%s:%d", s.Pod, port), "proxy/metrics")
 	if err != nil || res.StatusCode == http.StatusOK {
@@ -198,7 +199,7 @@ func (c *Client) getPort(ctx context.Context, s Sidecar, port int, accept string
 	status := readStatus(res)
 	_, dialErr, _ := strings.Cut(status.Message, "dial tcp ") // "10.0.0.1:9091: connect: connection refused"
 	switch {
-	case status.Kind == "": // a response of the pod
+	case status.Kind == "": // a response from the pod
 		return nil, &portError{fmt.Errorf("port %d returned %s", port, res.Status), res.StatusCode == http.StatusNotFound}
 	case res.StatusCode == http.StatusForbidden:
 		return nil, errors.New("forbidden: the permission to get pods/proxy is missing")
@@ -210,7 +211,7 @@ func (c *Client) getPort(ctx context.Context, s Sidecar, port int, accept string
 	return nil, fmt.Errorf("port %d: %s", port, status.Message)
 }
 
-// get sends a request to the API server. The caller closes the body of the response.
+// get sends a request to the API server. The caller must close the response body.
 func (c *Client) get(ctx context.Context, accept string, query url.Values, path ...string) (*http.Response, error) {
 	u := c.base.JoinPath(path...)
 	u.RawQuery = query.Encode()

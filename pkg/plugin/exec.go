@@ -37,8 +37,8 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, std
 	return 0, err
 }
 
-// newExecutor returns an executor that uses WebSocket, or SPDY if the server or a proxy does not support WebSocket. It is
-// the same as in kubectl.
+// newExecutor returns an executor that uses WebSocket, or SPDY if the server or a proxy does not support WebSocket, as
+// in kubectl.
 func newExecutor(config *rest.Config, u *url.URL) (remotecommand.Executor, error) {
 	websocket, err := remotecommand.NewWebSocketExecutor(config, http.MethodGet, u.String())
 	if err != nil {
@@ -53,8 +53,8 @@ func newExecutor(config *rest.Config, u *url.URL) (remotecommand.Executor, error
 	})
 }
 
-// PodOf returns the name of the pod that arg names. arg is the name of a pod, pod/NAME, or TYPE/NAME of an object with a
-// selector for pods. A running pod has priority.
+// PodOf returns the name of the pod that arg selects. arg is the name of a pod, pod/NAME, or TYPE/NAME of an object with
+// a selector for pods. If the selector matches several pods, a running pod is preferred.
 func (c *Client) PodOf(ctx context.Context, getter resource.RESTClientGetter, namespace, arg string) (string, error) {
 	kind, name, ok := strings.Cut(arg, "/")
 	switch {
@@ -89,7 +89,7 @@ func selectorOf(object runtime.Object) (labels.Selector, error) {
 	if len(spec) == 0 {
 		return nil, errors.New("the selector for pods is missing")
 	}
-	if spec["matchLabels"] == nil && spec["matchExpressions"] == nil { // of a Service
+	if spec["matchLabels"] == nil && spec["matchExpressions"] == nil { // the selector of a Service
 		spec = map[string]any{"matchLabels": spec}
 	}
 	var selector metav1.LabelSelector

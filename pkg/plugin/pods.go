@@ -13,19 +13,19 @@ import (
 // Sidecar is a queue-proxy in a pod.
 type Sidecar struct {
 	Namespace, Pod string
-	Workload       string // owner of the pod, such as "deployment/web"; the pod itself without an owner
+	Workload       string // owner of the pod, such as "deployment/web"; the pod itself if it has no owner
 
 	Metrics int // port for metrics
 	Stats   int // port for statistics, for the autoscaler
 
-	Ready bool // result of the readiness probes of the kubelet
+	Ready bool // result of the readiness probes by the kubelet
 
 	// Absent is the reason why the sidecar cannot respond, such as "Pending". It is empty if the sidecar runs.
 	Absent string
 }
 
-// SidecarOf returns the sidecar of a pod, and whether there is one. The sidecar is a container, or an init container that
-// is restarted, with the given name. A pod that has ended has no sidecar.
+// SidecarOf returns the sidecar of a pod, and whether the pod has a sidecar. The sidecar is a container, or an init
+// container that is restarted, with the given name. A pod that has ended has no sidecar.
 func SidecarOf(pod *corev1.Pod, name string) (Sidecar, bool) {
 	var found *corev1.Container
 	statuses := pod.Status.ContainerStatuses
@@ -63,8 +63,8 @@ func SidecarOf(pod *corev1.Pod, name string) (Sidecar, bool) {
 	return s, true
 }
 
-// workload returns the kind and the name of the workload that a pod belongs to, such as "deployment/web". The name of a
-// ReplicaSet of a Deployment ends with the template hash.
+// workload returns the kind and the name of the workload that a pod belongs to, such as "deployment/web". If the owner is
+// a ReplicaSet that belongs to a Deployment, the name of the ReplicaSet ends with the template hash.
 func workload(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -79,8 +79,9 @@ func workload(pod *corev1.Pod) string {
 	return strings.ToLower(kind) + "/" + name
 }
 
-// ports returns the ports of the sidecar in c. They are computed from the environment, as in the sidecar. If a setting is
-// invalid, for example for another queue-proxy, the names of the container ports are used.
+// ports returns the ports of the sidecar in c. It computes them from the environment, as the sidecar does. If a setting
+// is invalid, for example because the container runs another queue-proxy, ports looks up the names of the container
+// ports.
 func ports(c *corev1.Container) (metrics, stats int) {
 	environ := make([]config.EnvVar, len(c.Env))
 	for i, v := range c.Env {

@@ -15,7 +15,7 @@ import (
 // Column is a column of the table.
 type Column struct {
 	Title string
-	Min   int  // minimum width in a narrow window, in characters; 0 for a column that is not cut
+	Min   int  // minimum width in a narrow window, in characters; 0 means that the column is not cut
 	Name  bool // contains names that differ at the end
 
 	right bool // right-aligned

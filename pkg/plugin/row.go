@@ -17,11 +17,12 @@ const (
 	Ready    State = "ready"
 	NotReady State = "not-ready"
 	Draining State = "draining" // the pod is terminating
-	Unknown  State = "unknown"  // there is no response of the sidecar; the note contains the reason
+	Unknown  State = "unknown"  // there is no response from the sidecar; the note contains the reason
 )
 
 // A Row is a row of the table. It contains the values of one sidecar, or the values of a workload, which are computed
-// from its sidecars. A nil pointer means that the value is unknown. The JSON names are stable.
+// from the values of all sidecars of the workload. A nil pointer means that the value is unknown. The JSON names are
+// stable.
 type Row struct {
 	Namespace  string         `json:"namespace"`
 	Pod        string         `json:"pod,omitempty"`       // "" in a row of a workload
@@ -46,7 +47,7 @@ func Keys() []string {
 	return []string{"waiting", "running", "requests", "p99", "limit", "failure", "ready", "name"}
 }
 
-// Sort sorts rows by one of [Keys], and then by name. The rows with the most serious problems are first.
+// Sort sorts rows by one of [Keys], and then by name. Rows with high values or serious problems are first.
 // Unknown values are last. If the key is "ready", sidecars in an unknown state are first.
 func Sort(rows []Row, by string) {
 	slices.SortStableFunc(rows, func(a, b Row) int {

@@ -32,20 +32,20 @@ type Sample struct {
 
 	Rate *float64 // requests per second, if the sidecar computes this value
 
-	// The following values are since the start of the process. Start is in seconds since 1970.
+	// The following values are totals since the start of the process. Start is in seconds since 1970.
 	Start    float64
 	Requests *float64            // completed requests
 	Failures map[string]float64  // failed requests by reason
 	Buckets  map[float64]float64 // number of requests by maximum duration in seconds
 }
 
-// A family is a metric that is parsed. It is a metric of the set default, or the equivalent metric of Knative.
+// A family is a metric that the plugin reads. It is a metric of the set default, or the equivalent Knative metric.
 type family struct {
 	name string
 	add  func(*Sample, *dto.Metric)
 }
 
-// millisecond is the unit of the histogram of Knative 1.18 in seconds.
+// millisecond is the unit of the histogram in Knative 1.18, in seconds.
 const millisecond = 1e-3
 
 // families returns the metrics of the set default.
@@ -72,11 +72,11 @@ func knatives() []family {
 	}
 }
 
-// ErrNoMetrics is returned if a page does not contain metrics of a sidecar.
+// ErrNoMetrics is returned if a response does not contain metrics of a sidecar.
 var ErrNoMetrics = errors.New("the response does not contain metrics of a queue-proxy")
 
-// ReadMetrics parses metrics in the Prometheus text format. A truncated page is parsed until its last complete
-// line, because the metrics of the sidecar are before those of the application. ReadMetrics returns
+// ReadMetrics parses metrics in the Prometheus text format. If the input is truncated, ReadMetrics parses all
+// complete lines, because the metrics of the sidecar precede the metrics of the application. It returns
 // [ErrNoMetrics] if there are no metrics of a sidecar.
 func ReadMetrics(r io.Reader, at time.Time) (Sample, error) {
 	s := Sample{At: at, Failures: map[string]float64{}, Buckets: map[float64]float64{}}
@@ -110,8 +110,8 @@ func ReadMetrics(r io.Reader, at time.Time) (Sample, error) {
 	return s, nil
 }
 
-// only returns the lines of a page that belong to the given families. The page can also contain metrics of the
-// application, and errors in these metrics are ignored.
+// only returns the lines that belong to the given families. The input may also contain metrics of the application,
+// in which errors are ignored.
 func only(r io.Reader, all []family) (io.Reader, error) {
 	var page bytes.Buffer
 	lines := bufio.NewReader(r)

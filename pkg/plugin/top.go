@@ -1,4 +1,4 @@
-// Package plugin contains the parts of the kubectl plugin. It finds the sidecars of a list of pods,
+// Package plugin contains the parts of the kubectl plugin. It finds the sidecars in a list of pods,
 // reads their metrics through the API server, compares two samples, and writes the table of the command
 // top as text or as JSON. It also runs a command in the container of a sidecar.
 //

@@ -11,13 +11,13 @@ import (
 // percentile is the quantile of durations in a row.
 const percentile = 0.99
 
-// startsDiffer is the maximum difference between two start times of the same process in seconds.
+// startsDiffer is the maximum difference in seconds between two start times that belong to the same process.
 const startsDiffer = 1
 
 // A Watch computes rows from the samples of sidecars. It is not safe for concurrent use.
 type Watch struct {
-	// Window is the time for rates and durations. They are computed from the newest sample and the oldest sample
-	// in the window.
+	// Window is the period for which rates and durations are computed. They are computed from the newest sample and
+	// the oldest sample in the window.
 	Window time.Duration
 
 	seen map[key]*history
@@ -31,7 +31,7 @@ type history struct {
 	samples []Sample // samples of the window and the current process, sorted from the oldest to the newest
 	err     error    // error of the last attempt to get a sample, or nil
 
-	reason    string    // reason of the last failure
+	reason    string    // reason for the last failure
 	failed    time.Time // time of the sample with the last failure
 	restarted time.Time // time of the first sample after a restart
 }
@@ -51,7 +51,7 @@ func (w *Watch) List(all []Sidecar) {
 	w.seen = seen
 }
 
-// Add adds a sample of a sidecar, or the error of an attempt to get one.
+// Add adds a sample of a sidecar, or the error if the sample could not be read.
 func (w *Watch) Add(of Sidecar, s Sample, err error) {
 	h := w.seen[key{of.Namespace, of.Pod}]
 	if h == nil {
@@ -92,7 +92,7 @@ func (s *Sample) restartedSince(old *Sample) bool {
 	return false
 }
 
-// newest returns the reason with the most new failures between two samples.
+// newest returns the reason for most of the failures between two samples.
 func newest(old, now map[string]float64) string {
 	more := map[string]float64{}
 	for reason, n := range now {
@@ -164,7 +164,7 @@ func (h *history) row(window time.Duration) Row {
 	return r
 }
 
-// state returns the state of a sidecar that responds, and the note for it.
+// state returns the state of a sidecar that responds, and the note for the row.
 func (h *history) state(s *Sample) (_ State, why string) {
 	switch {
 	case s.Draining:
@@ -186,13 +186,13 @@ func (h *history) state(s *Sample) (_ State, why string) {
 }
 
 // maxNumber is the maximum absolute value of a number in a row. A larger number from a pod is not
-// shown, because it would fill the table, or its conversion would overflow.
+// shown, because it would not fit in the table, or the conversion to an integer would overflow.
 const maxNumber = math.MaxInt32
 
 // shown reports whether n is a number that a row can contain. It is false for NaN and infinities.
 func shown(n *float64) bool { return n != nil && math.Abs(*n) <= maxNumber }
 
-// rounded returns n with six decimal places, which are microseconds, or nil if n is not shown.
+// rounded returns n rounded to six decimal places, or nil if n is not shown.
 func rounded(n *float64) *float64 {
 	if !shown(n) {
 		return nil

@@ -8,9 +8,9 @@ import (
 // states lists the states from the worst to the best.
 func states() []State { return []State{Unknown, NotReady, Draining, Ready} }
 
-// ByWorkload returns a row for each workload, sorted by namespace and name. Numbers are sums, except that the 99th
-// percentile is the highest of the pods. The state and the note are those of the worst pod, and the last failure is the
-// latest.
+// ByWorkload returns a row for each workload, sorted by namespace and name. Numbers are sums over the pods, but the 99th
+// percentile is the maximum over the pods. The state and the note are from the pod in the worst state, and the last
+// failure is the latest failure of all pods.
 func ByWorkload(rows []Row) []Row {
 	type key struct{ namespace, workload string }
 	groups := map[key][]Row{}
@@ -73,5 +73,5 @@ func sum[T int | float64](a, b *T) *T {
 	return &n
 }
 
-// laterThan reports whether a is later than b. The time nil is before all other times.
+// laterThan reports whether a is later than b. A nil time is earlier than all other times.
 func laterThan(a, b *time.Time) bool { return a != nil && (b == nil || a.After(*b)) }
