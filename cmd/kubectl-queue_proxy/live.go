@@ -231,8 +231,8 @@ func (m *live) layout() {
 	m.table.SetHeight(max(2, m.height-around))
 }
 
-// fit returns the widths of the columns. If the sum is greater than width, it repeatedly reduces the
-// column that exceeds the minimum width of the column the most.
+// fit returns the widths of the columns. While the sum is greater than width, fit reduces the column whose
+// width exceeds the minimum width by the largest amount.
 func fit(columns []plugin.Column, titles []string, rows []table.Row, width int) []int {
 	widths := make([]int, len(columns))
 	over := -width
@@ -311,7 +311,7 @@ func (m *live) status() string {
 	return lipgloss.NewStyle().MaxWidth(m.width).Render(line)
 }
 
-// problem returns a message about old or missing rows. It returns "" if there is none.
+// problem returns a message about outdated or missing rows, or "" if there is no problem.
 func (m *live) problem() string {
 	switch {
 	case m.news.problem != nil:

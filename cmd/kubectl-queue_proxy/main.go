@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// Set by the linker.
+// The linker sets these variables.
 var (
 	version = "dev"
 	commit  = "unknown"
@@ -47,7 +47,7 @@ type program struct {
 	code int // exit code of a command that returns no error
 }
 
-// run runs the command line args and returns the exit code. It returns early if ctx is canceled.
+// run executes the command line args and returns the exit code. It stops if ctx is canceled.
 func (p *program) run(ctx context.Context, args []string) int {
 	err := cli.Execute(ctx, p.root(), fmt.Sprintf("%s (commit %s)", version, commit), args)
 	switch {

@@ -12,7 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/plugin"
 )
 
-// listInterval is the time between two lists of pods. A list costs the API server much more than the metrics.
+// listInterval is the time between two requests for the list of pods. Such a request causes much more load on the API
+// server than requests for metrics.
 const listInterval = 10 * time.Second
 
 // collector collects rows in rounds.
@@ -77,7 +78,7 @@ func (c *collector) news(ctx context.Context) newsMsg {
 	return newsMsg{rows: c.round(ctx), more: c.more, problem: problem}
 }
 
-// once prints the rows of two rounds. Rates and durations are for the time between the rounds.
+// once reads the metrics in two rounds and prints the rows. Rates and durations refer to the time between the rounds.
 func (p *program) once(ctx context.Context, line commandLine, c *collector) error {
 	if len(c.sidecars) == 0 && line.output == "text" {
 		where := ""
@@ -109,7 +110,7 @@ func (p *program) once(ctx context.Context, line commandLine, c *collector) erro
 	return plugin.WriteText(p.stdout, rows, line.layout(false), time.Now())
 }
 
-// arrange returns the rows of the table: the pods or the workloads that the filter selects, in their order.
+// arrange returns the rows of the table, which are the sorted pods or workloads that the filter selects.
 func (line *commandLine) arrange(pods []plugin.Row) []plugin.Row {
 	rows := slices.Clone(pods)
 	if line.by == byWorkload {

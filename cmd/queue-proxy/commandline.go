@@ -60,7 +60,7 @@ type commandLine struct {
 	probe   execProbe
 }
 
-// probing is the command for the flags of the exec probes.
+// probing is the command that is selected by the flags of an exec probe.
 const probing = "probe"
 
 // commandNames returns the commands of a command line.
@@ -121,7 +121,7 @@ func (line commandLine) parseCommand(args []string) (commandLine, error) {
 	return line, nil
 }
 
-// newFlags returns a set of flags that prints nothing.
+// newFlags returns a flag set that does not print error messages.
 func newFlags() *flag.FlagSet {
 	flags := flag.NewFlagSet("queue-proxy", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -13,9 +13,8 @@ import (
 // defaultProbeTime is the time limit of an exec probe if the flag value is 0.
 const defaultProbeTime = 10 * time.Second
 
-// execProbe is the exec probe that Knative 0.8 to 0.25 configures for this container. The program
-// waits until the sidecar in the container is ready. A negative time means that the flag is not
-// set.
+// execProbe is the exec probe that Knative 0.8 to 0.25 configures for this container. It waits until the
+// sidecar in the container is ready. A negative duration means that the flag is not set.
 type execProbe struct{ period, timeout time.Duration }
 
 // parseTime returns a function that parses a duration or a number of seconds and stores it in to.

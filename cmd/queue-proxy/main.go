@@ -1,5 +1,5 @@
-// Command queue-proxy is the sidecar that receives the requests for a user container. Its help text
-// describes the commands. It is configured by environment variables. See docs/configuration.md.
+// Command queue-proxy is the sidecar that receives the requests for a user container. The help text
+// describes the commands. Environment variables configure the sidecar. See docs/configuration.md.
 package main
 
 import (
@@ -86,7 +86,7 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	return true, serve(c)
 }
 
-// why prints whether the pod is ready and returns true if it is.
+// why prints and returns whether the pod is ready.
 func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 	defer cancel()
@@ -105,8 +105,8 @@ func serve(c *config.Config) error {
 	defer zap.RedirectStdLog(log)() // net/http logs unsolicited responses there, with content that a peer controls
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
-	// By default, the Go runtime exits on SIGPIPE for a write to a closed standard output. The
-	// write must only return an error (docs/promises.md 3.9).
+	// By default, a write to a closed standard output causes SIGPIPE, and the Go runtime exits. With
+	// this call, the write only returns an error (docs/promises.md 3.9).
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)

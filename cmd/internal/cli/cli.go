@@ -1,5 +1,5 @@
-// Package cli contains the parts that the command lines of the injector and of the kubectl plugin share: the commands
-// version and man, error messages with suggestions, and flags that accept one of several words.
+// Package cli contains the parts that are common to the command lines of the injector and the kubectl plugin. These are
+// the commands version and man, error messages with suggestions, and flags that accept one of several words.
 package cli
 
 import (
@@ -20,15 +20,15 @@ import (
 // width is the maximum line length of the description of a flag, in characters.
 const width = 60
 
-// ErrUsage is in the chain of an error that [Execute] returns for an invalid command line.
+// ErrUsage is wrapped by the error that [Execute] returns for an invalid command line.
 var ErrUsage = errors.New("invalid command line")
 
-// Execute runs root with args. It adds the commands version, help, completion and man, which is hidden, because it
-// is only for packages. The subcommands of root use RunE functions. Execute writes the error of the command to the standard error of root and returns it, except if
-// ctx is canceled.
+// Execute runs root with args. It adds the commands version, help, completion and man. The command man is hidden, because
+// it is only used to build packages. The subcommands of root must use RunE functions. Execute writes the error of the
+// command to the standard error of root and returns it, unless ctx is canceled.
 //
-// An error that occurs before the RunE function of a command is called, for example in PreRunE, is an invalid command
-// line. It is printed with the command that shows the help text.
+// An error that occurs before the RunE function of a command is called, for example in PreRunE, is reported as an invalid
+// command line. The message also contains the command that shows the help text.
 func Execute(ctx context.Context, root *cobra.Command, version string, args []string) error {
 	root.Version = version
 	root.SilenceErrors, root.SilenceUsage, root.DisableAutoGenTag = true, true, true
@@ -140,8 +140,8 @@ func usageWithGroups(standard func(*cobra.Command) error) func(*cobra.Command) e
 	}
 }
 
-// wrap breaks the description of a flag into lines. A template for cobra could do this, but package text/template makes
-// the injector 4 MB larger.
+// wrap breaks the description of a flag into lines. It does not use a cobra template, because package text/template would
+// make the injector 4 MB larger.
 func wrap(f *pflag.Flag) {
 	var text strings.Builder
 	line := 0
@@ -183,7 +183,7 @@ func manCommand() *cobra.Command {
 	}
 }
 
-// NoArguments returns a check that a command has no arguments. The hint follows the error message.
+// NoArguments returns a function that returns an error if a command has arguments. The error message ends with hint.
 func NoArguments(hint string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -193,8 +193,8 @@ func NoArguments(hint string) cobra.PositionalArgs {
 	}
 }
 
-// suggestFlag returns the error for an unknown flag with the name of a similar flag, for example for a flag with a
-// single dash. Other errors are returned unchanged.
+// suggestFlag adds the name of a similar flag to an error about an unknown flag, for example about a flag with a single
+// dash. It returns other errors unchanged.
 func suggestFlag(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
@@ -219,7 +219,7 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	return message.UnknownWord("flag", word, known)
 }
 
-// maxWordsInType is the maximum number of words that a help text shows in place of a value.
+// maxWordsInType is the maximum number of words that a help text shows as the type of a value.
 const maxWordsInType = 4
 
 // choice is the value of a flag that accepts one of several words.
@@ -230,7 +230,8 @@ type choice struct {
 
 func (c choice) String() string { return *c.value }
 
-// Type returns the words if they are few, because it stands for the value in help texts.
+// Type returns the words, which help texts show in place of the value. If there are more than maxWordsInType words, it
+// returns "word".
 func (c choice) Type() string {
 	if len(c.words) > maxWordsInType {
 		return "word"
@@ -246,8 +247,8 @@ func (c choice) Set(word string) error {
 	return nil
 }
 
-// Choice defines a flag of cmd that accepts one of words. The first word is the default. An empty shorthand defines no
-// shorthand.
+// Choice defines a flag of cmd that accepts one of words. The first word is the default. If shorthand is empty, the flag
+// has no shorthand.
 func Choice(cmd *cobra.Command, value *string, name, shorthand, usage string, words ...string) {
 	*value = words[0]
 	if len(words) > maxWordsInType {
