@@ -1,5 +1,5 @@
-// Package accesslog writes the request log, which contains one line for each request to the user container. Requests
-// that were rejected before they reached the user container are included.
+// Package accesslog writes the request log, which contains one line for each request to the user container. The request
+// log includes requests that were rejected before they reached the user container.
 //
 // A line is a JSON object, or the output of a template in the template language of Knative. Requests do not wait for
 // the writer. Lines are queued, and one goroutine writes them. If the queue is full, lines are dropped and counted.
@@ -37,21 +37,21 @@ type Options struct {
 	Sample     int           // log one in Sample requests; 0 and 1 mean all requests
 	Revision   Revision      // identity of the sidecar
 
-	// Report is called if lines are dropped or the template fails, at most once a minute for each of
-	// them. The error contains the number of lines. It can be called by any goroutine. It may be nil.
+	// Report is called when lines are dropped and when the template fails, at most once a minute in each
+	// case. The error contains the number of lines. Report may be called on any goroutine. It may be nil.
 	Report func(error)
 
-	// Restored is called with the number of dropped lines if lines are written after a report. It
+	// Restored is called with the number of dropped lines when lines are written again after a report. It
 	// may be nil.
 	Restored func(dropped uint64)
 
 	// WriteNow writes to a file without blocking and returns the number of bytes written. If it is nil, each
-	// write can block a thread.
+	// write may block a thread.
 	WriteNow func(fd uintptr, b []byte) int
 }
 
-// Revision contains the values that all lines of a sidecar have in common. It is .Revision in a template. JSON lines do
-// not contain empty values.
+// Revision contains the values that are the same in all lines of a sidecar. A template accesses them as .Revision. JSON
+// lines do not contain empty values.
 type Revision struct {
 	Name, Namespace, Service, Configuration string
 	PodName, PodIP                          string
@@ -61,7 +61,7 @@ type Revision struct {
 type Log struct {
 	options  Options
 	template *template              // nil means JSON
-	tail     []byte                 // end of each JSON line: the revision and the closing brace
+	tail     []byte                 // last part of each JSON line, with the revision and the closing brace
 	ordinary atomic.Uint64          // number of requests to which Sample applied
 	failures message.Throttle       // limits reports about the template
 	scratch  sync.Pool              // buffers for lines (*[]byte)
@@ -71,9 +71,9 @@ type Log struct {
 }
 
 // New returns a Log that writes to w, and starts its goroutine. It executes the template for two example requests and
-// returns an error if this fails. In this case, the caller can call New again without a template.
+// returns an error if this fails. The caller may then call New again without a template.
 //
-// Only one goroutine at a time writes to w. A write contains complete lines. w is not closed.
+// The Log does not call w.Write concurrently. Each write contains complete lines. The Log does not close w.
 func New(o Options, w io.Writer) (*Log, error) {
 	l := &Log{options: o, tail: appendTail(nil, &o.Revision)}
 	l.scratch.New = func() any { return new([]byte) }
@@ -151,8 +151,8 @@ func (l *Log) appendLine(b []byte, o *observation.Observation) []byte {
 func (l *Log) Dropped() uint64 { return l.lines.Dropped() }
 
 // Close writes the queued lines and stops the goroutine. Later requests are not logged. If ctx is done
-// first, the error contains the number of lines that were not written. If the writer is still blocked
-// a second later, the goroutine exits when the writer returns.
+// before all lines are written, the error contains the number of lines that were not written. If the
+// writer is still blocked a second later, Close returns, and the goroutine exits when the writer returns.
 func (l *Log) Close(ctx context.Context) error {
 	defer l.writer.dropped.Flush()
 	if lost, err := l.lines.Close(ctx); err != nil {

@@ -65,7 +65,7 @@ func appendSpan(b []byte, from, to time.Time) []byte {
 	return appendMillis(b, to.Sub(from))
 }
 
-// appendTail appends the end of all lines.
+// appendTail appends the part that is the last part of all lines.
 func appendTail(b []byte, r *Revision) []byte {
 	for _, f := range [...]struct{ name, value string }{
 		{"namespace", r.Namespace}, {"service", r.Service}, {"configuration", r.Configuration}, {"revision", r.Name},
@@ -84,8 +84,8 @@ type second struct {
 	text string
 }
 
-// appendTime appends a time in UTC with microseconds. It has a fixed width, so that lines can be sorted. The formatted
-// second is cached.
+// appendTime appends a time in UTC with microseconds. The output has a fixed width, so that lines can be sorted. The
+// formatted second is cached.
 func (l *Log) appendTime(b []byte, t time.Time) []byte {
 	s := l.second.Load()
 	if unix := t.Unix(); s == nil || s.unix != unix {
@@ -99,7 +99,7 @@ func (l *Log) appendTime(b []byte, t time.Time) []byte {
 	return append(b, 'Z')
 }
 
-// appendMillis appends a duration in milliseconds with three decimal places. A negative duration, which can be caused
+// appendMillis appends a duration in milliseconds with three decimal places. A negative duration, which may be caused
 // by a change of the clock, is written as 0.
 func appendMillis(b []byte, d time.Duration) []byte {
 	us := max(d, 0) / time.Microsecond

@@ -16,8 +16,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// Limits for one execution of a template. A header section can be 1 MiB long, and a template can contain a range over a
-// Content-Length of 2^63-1.
+// Limits for one execution of a template. They are necessary because a header section may be 1 MiB long, and because a
+// template may contain a range over a Content-Length of 2^63-1.
 const (
 	maxRendered = 64 << 10 // maximum length of a line in bytes
 	maxWrites   = 4096     // maximum number of writes; each iteration, branch and template call causes at least one
@@ -41,7 +41,7 @@ type response struct {
 type template struct {
 	lines  *gotemplate.Template
 	isJSON bool // the template produces JSON objects, so that other lines are errors
-	oneRow bool // the template produces one line, so that newlines from a request are escaped
+	oneRow bool // the template produces one line, so newlines in values from a request are escaped
 }
 
 // newTemplate parses a template and executes it for a request without header fields and for a request with many. It
@@ -73,8 +73,8 @@ func newTemplate(text string, revision *Revision) (*template, error) {
 	return made, nil
 }
 
-// countTurns adds an empty write to the beginning of each list of nodes, so that each iteration and each template call
-// causes a write. The writer can then stop an endless execution.
+// countTurns adds an empty write at the beginning of each list of nodes, so that each iteration and each template call
+// causes a write. The writer can therefore stop an endless execution.
 func countTurns(list *parse.ListNode) {
 	if list == nil {
 		return
@@ -162,15 +162,15 @@ func (w *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// detached returns a copy of a request for a template. Methods of the copy cannot read the body, which the exchange has
-// already used, wait for the end of the exchange, or store parsed values in the original request.
+// detached returns a copy of a request for a template. The methods of the copy cannot read the original body, wait until
+// the context of the exchange is done, or store parsed values in the original request.
 func detached(r *http.Request) *http.Request {
 	c := r.WithContext(context.Background())
 	c.Body = http.NoBody
 	return c
 }
 
-// dereference returns the value behind pointers and interfaces. It returns the zero Value for nil.
+// dereference follows pointers and interfaces and returns the value that they refer to. It returns the zero Value for nil.
 func dereference(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		v = v.Elem()

@@ -16,17 +16,18 @@ import (
 )
 
 const (
-	// maxBytes and maxLines limit the queued lines. They are several times the lines of a tenth of a
-	// second of the busiest sidecar that was measured. They also limit the memory if the reader stops.
+	// maxBytes and maxLines limit the queued lines and their memory if the output is not read. The
+	// limits are several times higher than the lines that the busiest measured sidecar writes in a
+	// tenth of a second.
 	maxBytes = 1 << 20
 	maxLines = 4096
 
-	// gather is the time that lines wait for further lines. A write for each request costs more
-	// than formatting the line.
+	// gather is how long lines wait for further lines. A separate write for each line would need more
+	// CPU time than formatting the line.
 	gather = 50 * time.Millisecond
 
-	// fullBytes and fullLines are written without this delay. An empty pipe of 64 KB accepts
-	// fullBytes, and the lines that are added until the goroutine runs.
+	// If fullBytes or fullLines are queued, they are written without this delay. fullBytes is less
+	// than the 64 KB of an empty pipe, because more lines are added until the goroutine runs.
 	fullBytes = 56 << 10
 	fullLines = maxLines / 2
 )
@@ -40,7 +41,7 @@ type writer struct {
 	torn     bool // the last write ended inside a line
 }
 
-// errNotRead is the reason for a full queue.
+// errNotRead is reported if lines were dropped because the queue was full.
 var errNotRead = errors.New("the output is not read in time")
 
 // newWriter returns a writer of lines to w.
