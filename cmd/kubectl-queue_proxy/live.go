@@ -299,7 +299,8 @@ func (m *live) header() string {
 	return bold().MaxWidth(m.width).Render(message.Printable(left)) + lipgloss.PlaceHorizontal(max(0, m.width-lipgloss.Width(left)), lipgloss.Right, right)
 }
 
-// status returns the second line: the filter and a problem. While the user edits the filter, it only contains the filter.
+// status returns the second line: the filter and a problem. While the user edits the filter, it only contains the
+// filter.
 func (m *live) status() string {
 	if m.filter.Focused() {
 		return m.filter.View()

@@ -22,7 +22,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Exec runs a command in a container of a pod and returns its exit code. It returns an error if the command did not run.
+// Exec runs a command in a container of a pod and returns its exit code. It returns an error if the command did not
+// run.
 func (c *Client) Exec(ctx context.Context, namespace, pod, container string, stdout, stderr io.Writer, command ...string) (int, error) {
 	u := c.base.JoinPath("api/v1/namespaces", namespace, "pods", pod, "exec")
 	u.RawQuery = url.Values{"container": {container}, "command": command, "stdout": {"true"}, "stderr": {"true"}}.Encode()
@@ -53,8 +54,8 @@ func newExecutor(config *rest.Config, u *url.URL) (remotecommand.Executor, error
 	})
 }
 
-// PodOf returns the name of the pod that arg selects. arg is the name of a pod, pod/NAME, or TYPE/NAME of an object with
-// a selector for pods. If the selector matches several pods, a running pod is preferred.
+// PodOf returns the name of the pod that arg selects. arg is the name of a pod, pod/NAME, or TYPE/NAME of an object
+// with a selector for pods. If the selector matches several pods, a running pod is preferred.
 func (c *Client) PodOf(ctx context.Context, getter resource.RESTClientGetter, namespace, arg string) (string, error) {
 	kind, name, ok := strings.Cut(arg, "/")
 	switch {

@@ -63,8 +63,8 @@ func SidecarOf(pod *corev1.Pod, name string) (Sidecar, bool) {
 	return s, true
 }
 
-// workload returns the kind and the name of the workload that a pod belongs to, such as "deployment/web". If the owner is
-// a ReplicaSet that belongs to a Deployment, the name of the ReplicaSet ends with the template hash.
+// workload returns the kind and the name of the workload that a pod belongs to, such as "deployment/web". If the
+// owner is a ReplicaSet that belongs to a Deployment, the name of the ReplicaSet ends with the template hash.
 func workload(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {

@@ -8,9 +8,9 @@ import (
 // states lists the states from the worst to the best.
 func states() []State { return []State{Unknown, NotReady, Draining, Ready} }
 
-// ByWorkload returns a row for each workload, sorted by namespace and name. Numbers are sums over the pods, but the 99th
-// percentile is the maximum over the pods. The state and the note are from the pod in the worst state, and the last
-// failure is the latest failure of all pods.
+// ByWorkload returns a row for each workload, sorted by namespace and name. Numbers are sums over the pods, but the
+// 99th percentile is the maximum over the pods. The state and the note are from the pod in the worst state, and the
+// last failure is the latest failure of all pods.
 func ByWorkload(rows []Row) []Row {
 	type key struct{ namespace, workload string }
 	groups := map[key][]Row{}

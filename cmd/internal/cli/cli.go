@@ -23,12 +23,12 @@ const width = 60
 // ErrUsage is wrapped by the error that [Execute] returns for an invalid command line.
 var ErrUsage = errors.New("invalid command line")
 
-// Execute runs root with args. It adds the commands version, help, completion and man. The command man is hidden, because
-// it is only used to build packages. The subcommands of root must use RunE functions. Execute writes the error of the
-// command to the standard error of root and returns it, unless ctx is canceled.
+// Execute runs root with args. It adds the commands version, help, completion and man. The command man is hidden,
+// because it is only used to build packages. The subcommands of root must use RunE functions. Execute writes the
+// error of the command to the standard error of root and returns it, unless ctx is canceled.
 //
-// An error that occurs before the RunE function of a command is called, for example in PreRunE, is reported as an invalid
-// command line. The message also contains the command that shows the help text.
+// An error that occurs before the RunE function of a command is called, for example in PreRunE, is reported as an
+// invalid command line. The message also contains the command that shows the help text.
 func Execute(ctx context.Context, root *cobra.Command, version string, args []string) error {
 	root.Version = version
 	root.SilenceErrors, root.SilenceUsage, root.DisableAutoGenTag = true, true, true
@@ -140,8 +140,8 @@ func usageWithGroups(standard func(*cobra.Command) error) func(*cobra.Command) e
 	}
 }
 
-// wrap breaks the description of a flag into lines. It does not use a cobra template, because package text/template would
-// make the injector 4 MB larger.
+// wrap breaks the description of a flag into lines. It does not use a cobra template, because package text/template
+// would make the injector 4 MB larger.
 func wrap(f *pflag.Flag) {
 	var text strings.Builder
 	line := 0
@@ -247,8 +247,8 @@ func (c choice) Set(word string) error {
 	return nil
 }
 
-// Choice defines a flag of cmd that accepts one of words. The first word is the default. If shorthand is empty, the flag
-// has no shorthand.
+// Choice defines a flag of cmd that accepts one of words. The first word is the default. If shorthand is empty, the
+// flag has no shorthand.
 func Choice(cmd *cobra.Command, value *string, name, shorthand, usage string, words ...string) {
 	*value = words[0]
 	if len(words) > maxWordsInType {

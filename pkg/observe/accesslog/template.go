@@ -162,15 +162,16 @@ func (w *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// detached returns a copy of a request for a template. The methods of the copy cannot read the original body, wait until
-// the context of the exchange is done, or store parsed values in the original request.
+// detached returns a copy of a request for a template. The methods of the copy cannot read the original body, wait
+// until the context of the exchange is done, or store parsed values in the original request.
 func detached(r *http.Request) *http.Request {
 	c := r.WithContext(context.Background())
 	c.Body = http.NoBody
 	return c
 }
 
-// dereference follows pointers and interfaces and returns the value that they refer to. It returns the zero Value for nil.
+// dereference follows pointers and interfaces and returns the value that they refer to. It returns the zero Value for
+// nil.
 func dereference(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		v = v.Elem()

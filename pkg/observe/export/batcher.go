@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// closeTime is the time for the last Write to return after the context of Close is done.
+	// closeTime is how long Close waits for the last Write to return after the context of Close is done.
 	closeTime = time.Second
 
 	// keepSize is the maximum number of values in a slice that is reused for later batches.
@@ -25,16 +25,17 @@ type BatcherOptions[T any] struct {
 	MaxSize     int // maximum number of queued values; 0 means no limit
 	MaxBatch    int // maximum number of messages in a batch; 0 means no limit
 
-	// Delay is the time that the first message of a batch waits for further messages. A batch of
-	// FullMessages messages or FullSize values is written without this delay. 0 means no limit.
+	// Delay is how long the first message of a batch waits for further messages. A batch of
+	// FullMessages messages or FullSize values is written without this delay. If FullMessages or
+	// FullSize is 0, there is no such limit.
 	Delay                  time.Duration
 	FullMessages, FullSize int
 
 	// If Periodic is set, Write is called every Delay and by Close, even if no message is queued.
 	Periodic bool
 
-	// Write writes a batch. It must not retain the slice. It returns the number of messages that
-	// are lost. ctx is done after the context of Close is done.
+	// Write writes a batch. It must not retain batch. It returns the number of messages that were
+	// lost. ctx is canceled after the context of Close is done.
 	Write func(ctx context.Context, batch []T, messages int) (lost int)
 }
 

@@ -12,14 +12,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// A Resource describes the sender of telemetry. Its attributes are part of every export.
+// A Resource describes the sender of telemetry. Each export contains the attributes of the resource.
 type Resource struct {
 	Namespace, Service, Configuration, Revision string // set by Knative; may be empty
 	Pod, PodIP                                  string
 	Version                                     string // version of this program; may be empty
 
 	ServiceName string            // configured name; if empty, Name derives it
-	Attributes  map[string]string // additional attributes; they override all except ServiceName
+	Attributes  map[string]string // additional attributes; they override all other fields except ServiceName
 }
 
 // Name returns the value of service.name.

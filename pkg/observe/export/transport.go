@@ -55,7 +55,7 @@ const (
 	maxAfter       = giveUp           // maximum for Retry-After
 )
 
-// A Target is the destination of one signal.
+// A Target is the destination for one signal.
 type Target struct {
 	Protocol Protocol
 	Endpoint string        // URL, or host:port, which means plain text for an IP address and TLS for a host name
@@ -67,8 +67,8 @@ type Target struct {
 	OwnPorts []int    // ports of this process; New returns an error for an endpoint with such a port
 }
 
-// Address returns the scheme, host and port of the endpoint for messages. The rest of the URL can contain
-// secrets. The result is truncated.
+// Address returns the scheme, host and port of the endpoint for messages. It omits the rest of the URL, which
+// may contain secrets. The result is truncated.
 func (t *Target) Address() string {
 	if t.Protocol == Stdout {
 		return "standard output"
@@ -194,8 +194,8 @@ func resolve(endpoint string) (*url.URL, error) {
 }
 
 // isOurs reports whether target is a port of this process. Exporting to such a port would cause a
-// request that is exported again. A host name that resolves to this pod is not detected. It causes
-// one additional request per export.
+// request that is exported again. isOurs does not detect a host name that resolves to this pod. Such a
+// host name causes one additional request per export.
 func (t *Target) isOurs(target *url.URL) bool {
 	port, _ := strconv.Atoi(target.Port()) // 0 if there is no port; the default ports 80 and 443 are not checked
 	if !slices.Contains(t.OwnPorts, port) {
@@ -313,7 +313,7 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 // Close implements [io.Closer].
 func (r *bodyReader) Close() error { return nil }
 
-// plainError removes the URL from an error, because a URL can contain a password.
+// plainError removes the URL from an error, because a URL may contain a password.
 func plainError(err error) error {
 	if where, ok := errors.AsType[*url.Error](err); ok {
 		return where.Err

@@ -11,12 +11,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// exemplarInterval is the minimum time between two exemplars of a bucket. An exemplar takes about ten
-// allocations, and Prometheus stores at most one exemplar of a bucket for each scrape.
+// exemplarInterval is the minimum time between two exemplars in the same bucket. An exemplar takes about
+// ten allocations, and Prometheus stores at most one exemplar per bucket for each scrape.
 const exemplarInterval = time.Second
 
-// exemplars selects the requests whose trace IDs are exemplars of a histogram with the buckets of seconds.
-// It is safe for concurrent use and does not lock.
+// exemplars selects the requests whose trace IDs are recorded as exemplars in a histogram. The histogram has
+// the buckets that the function seconds returns. exemplars is safe for concurrent use and does not lock.
 type exemplars struct {
 	bounds []float64                    // upper bounds of the buckets in seconds
 	next   [len(classes)][]atomic.Int64 // earliest time of the next exemplar, by class and bucket, in nanoseconds since 1970
@@ -31,7 +31,7 @@ func newExemplars() *exemplars {
 }
 
 // observe records a duration of a request with the given class in h. If the trace of the request is
-// exported, its ID is an exemplar, at most once per exemplarInterval for each bucket.
+// exported, the trace ID is recorded as an exemplar, at most once per exemplarInterval for each bucket.
 func (e *exemplars) observe(h *histogram, class int, took time.Duration, o *observation.Observation) {
 	if !o.Sampled || !e.due(class, took, o.End) {
 		h.took(took)
@@ -41,8 +41,8 @@ func (e *exemplars) observe(h *histogram, class int, took time.Duration, o *obse
 	h.Observer.(prometheus.ExemplarObserver).ObserveWithExemplar(max(0, took).Seconds(), prometheus.Labels{"trace_id": id})
 }
 
-// due reports whether a request that ended at the given time must be recorded as an exemplar. If so, it
-// starts the next interval of the bucket.
+// due reports whether a request that ended at the time end is recorded as an exemplar. If it returns true, it
+// also starts the next interval for the bucket.
 func (e *exemplars) due(class int, took time.Duration, end time.Time) bool {
 	bucket, _ := slices.BinarySearch(e.bounds, took.Seconds())
 	next, now := &e.next[class][bucket], end.UnixNano()

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// errGarbage is returned if the metrics of the user container cannot be parsed. Prometheus rejects a scrape
-// that contains one invalid line, so the metrics are parsed completely before they are forwarded.
+// errGarbage is returned if the metrics of the user container cannot be parsed. The metrics are parsed
+// completely before they are forwarded, because Prometheus rejects a scrape that contains an invalid line.
 var errGarbage = errors.New("invalid Prometheus text format or OpenMetrics")
 
 // An exposition contains the metrics of the user container, in the Prometheus text format 0.0.4 or in
@@ -102,7 +102,7 @@ func (x *exposition) owner(sample string) *appFamily {
 }
 
 // write writes the exposition without the EOF line of OpenMetrics. It renames families whose names are
-// taken. It must be called once only.
+// in taken. It must be called only once.
 func (x *exposition) write(out io.Writer, openMetrics bool, taken map[string]bool) error {
 	for _, f := range x.families {
 		f.translate(x, openMetrics)
@@ -167,7 +167,8 @@ func (f *appFamily) translate(x *exposition, openMetrics bool) {
 	}
 }
 
-// rename adds the prefix app_ to each family with a name that is taken, as many times as necessary.
+// rename adds the prefix app_ to each family with a name in taken. If the new name is also in use, it adds the
+// prefix again.
 func (x *exposition) rename(taken map[string]bool) {
 	names := map[*appFamily][]string{}
 	all := map[string]bool{} // all names of the user container
@@ -302,8 +303,8 @@ func cutWord(s string) (word, rest string) {
 	return s, ""
 }
 
-// cutName returns the name at the beginning of s and the text after it. The name is empty if s does not begin
-// with a name. more is an optional additional character that is allowed in the name.
+// cutName returns the name at the beginning of s and the rest of s. The name is empty if s does not begin
+// with a name. If more is not empty, the character in more is also allowed in the name.
 func cutName(s, more string) (name, rest string) {
 	i := 0
 	for i < len(s) {
@@ -408,8 +409,8 @@ func isTimestamp(s string, openMetrics bool) bool {
 	return err == nil
 }
 
-// append appends a sample in the output format. from and to report whether the input and the output are
-// OpenMetrics.
+// append appends a sample in the output format. from is true if the input is OpenMetrics, and to is true if
+// the output is OpenMetrics.
 func (l *line) append(b []byte, from, to bool) []byte {
 	b = append(b, l.name...)
 	if l.labels != "" {

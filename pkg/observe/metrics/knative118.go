@@ -9,8 +9,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// memStatsInterval is the minimum time between two calls of runtime.ReadMemStats, which stops the world.
-// Knative calls it every 30 s.
+// memStatsInterval is the minimum time between two calls to runtime.ReadMemStats, which stops the world.
+// Knative calls this function every 30 s.
 const memStatsInterval = 5 * time.Second
 
 // knative118 contains the metrics of the queue-proxy of Knative up to 1.18.
@@ -19,7 +19,7 @@ type knative118 struct {
 	app      *table[series118]    // requests that got a slot, by status
 }
 
-// series118 contains the series of requests with the same labels.
+// series118 contains the two series for requests with the same labels.
 type series118 struct {
 	count counter
 	took  histogram

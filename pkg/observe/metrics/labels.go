@@ -8,8 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// Each label of a request has a closed list of values, except for the route tag (tags.go). Values from the
-// client or the user container are only looked up in these lists.
+// Each request label has a fixed list of values, except for the route tag (tags.go). Values from the client
+// or the user container are only looked up in these lists.
 
 // classes contains the classes of status codes, by the first digit. An invalid status code is counted as
 // 5xx, as RFC 9110 section 15 specifies for clients.
@@ -66,7 +66,7 @@ var reasons = func() (words []string) {
 	return append(words, "other")
 }()
 
-// placeOf contains the index in reasons of each [observation.Reason]. Two reasons can have the same word.
+// placeOf maps each [observation.Reason] to an index in reasons. Two reasons may have the same word.
 var placeOf = func() (places [observation.NumReasons]int) {
 	for r := range observation.NumReasons {
 		places[r] = slices.Index(reasons, r.String())
@@ -90,9 +90,9 @@ var grpcStatuses = func() (words []string) {
 	return words
 }()
 
-// statuses contains the status codes that are label values of Knative metrics. These are the codes that have
-// a name, and 499 for a client that disconnected. The list is closed because some applications respond with
-// any status code that the client requests.
+// statuses contains the status codes that are label values in Knative metrics. These are the codes that have
+// a name, and 499 for a client that disconnected. Other codes are not label values, because some applications
+// respond with any status code that the client requests.
 var statuses = func() (codes []string) {
 	for code := 100; code <= 599; code++ {
 		if hasName(code) {
@@ -102,7 +102,7 @@ var statuses = func() (codes []string) {
 	return codes
 }()
 
-// statusPlaces contains the index in statuses of each status code, beginning with 100.
+// statusPlaces contains the index in statuses for each status code from 100 to 599.
 var statusPlaces = func() (places [500]int) {
 	next := 0
 	for i := range places {
@@ -115,14 +115,14 @@ var statusPlaces = func() (places [500]int) {
 	return places
 }()
 
-// otherMethod returns the index of the method _OTHER for each method. It is used if there are too many
+// otherMethod returns the index of the method _OTHER for each method. It is used when there are maxMade
 // series (tags.go).
 func otherMethod() []int {
 	return slices.Repeat([]int{len(otelMethods) - 1}, len(otelMethods))
 }
 
-// firstsOfClass returns the index of the first status code of the same class for each of statuses. It is
-// used if there are too many series (tags.go).
+// firstsOfClass returns, for each element of statuses, the index of the first status code of the same class.
+// It is used when there are maxMade series (tags.go).
 func firstsOfClass() (places []int) {
 	for _, code := range statuses {
 		places = append(places, statusPlaces[int(code[0]-'0')*100-100])

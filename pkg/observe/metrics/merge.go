@@ -22,15 +22,15 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Merge configures the location of the metrics of the user container. The metrics are appended to
-// our metrics, so that a single scrape returns both.
+// Merge configures where the user container serves metrics. These metrics are appended to our metrics, so
+// that a single scrape returns both.
 type Merge struct {
 	// Dial connects to a port of this host. If it is nil, the connection is opened to 127.0.0.1.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	Port    int           // port on the loopback address; 0 disables merging
 	Path    string        // path with an optional query; "" means /metrics
-	timeout time.Duration // maximum time to read the metrics; 0 means 5 s; a scraper can request less
+	timeout time.Duration // maximum time to read the metrics; 0 means 5 s; a scraper may request a shorter time
 	maxSize int64         // maximum size in bytes after decompression; 0 means 8 MiB
 }
 
@@ -90,7 +90,7 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 		transport: &http.Transport{
 			DialContext:            o.Dial,
 			DisableKeepAlives:      true, // the app would close an idle connection before the next scrape
-			DisableCompression:     true, // compression is useless on the loopback interface
+			DisableCompression:     true, // compression has no benefit on the loopback interface
 			MaxResponseHeaderBytes: maxAppHead,
 		},
 	}
@@ -114,7 +114,7 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	app, reason, done := m.scrape(r, format.FormatType() == expfmt.TypeProtoDelim, openMetrics)
 	defer done()
 	if _, ok := app.(*exposition); ok {
-		format = textFormat // a translation to protobuf would need several times the memory of the text
+		format = textFormat // a conversion to protobuf would need several times the memory of the text
 	}
 	if r.Context().Err() != nil {
 		return // the scraper disconnected
@@ -235,7 +235,7 @@ type appMetrics interface {
 	write(out io.Writer, openMetrics bool, taken map[string]bool) error
 }
 
-// readError returns the reason for an error while the body was read.
+// readError returns the reason for an error that occurred while the body was read.
 func readError(err error) string {
 	_, corrupt := errors.AsType[flate.CorruptInputError](err)
 	if corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
@@ -244,8 +244,8 @@ func readError(err error) string {
 	return scrapeUnreachable
 }
 
-// taken returns the names of all our metrics in both formats. It includes metrics without series, because
-// metrics of the user container must not be renamed later when a series is added.
+// taken returns the names of all our metrics in both formats. It includes metrics without series. Otherwise
+// a metric of the user container could be renamed later, when a series is added.
 func (m *merge) taken(gathered []*dto.MetricFamily) map[string]bool {
 	names := map[string]bool{}
 	for name, histogram := range m.registry.names {

@@ -1,7 +1,8 @@
 // Package metrics counts requests, and exports the counters and the state of the sidecar to Prometheus or
 // over OTLP. The package pkg/inject/webhook contains the metrics of the injector.
 //
-// The methods of [Metrics] record events. The values of gauges are read for each scrape. The tables of docs/metrics.md are generated from this package.
+// The methods of [Metrics] record events. The values of gauges are read for each scrape. The tables of
+// docs/metrics.md are generated from this package.
 package metrics
 
 import (
@@ -21,12 +22,12 @@ const path = "/metrics"
 // Options are the options of [New].
 type Options struct {
 	Names   string    // METRICS_NAMES: default, knative-1.18, knative-1.19, knative-head, all or off; "" means default
-	Pushed  bool      // Metrics.Push will be called, which requires the metrics of knative-1.19 or knative-head
+	Pushed  bool      // whether Metrics.Push will be called, which requires the metrics of knative-1.19 or knative-head
 	Version string    // version of the program
 	Commit  string    // commit of the source code
 	Start   time.Time // start time of the process; zero means the time of New
 
-	NativeHistograms bool // histograms of durations of requests are also native histograms
+	NativeHistograms bool // whether histograms of request durations are also native histograms
 
 	Gauges Gauges
 	Merge  Merge // the zero value disables merging
@@ -35,8 +36,8 @@ type Options struct {
 	// "other".
 	NotReadyReasons []string
 
-	// Labels of the Knative metrics. Our own metrics do not need them, because Prometheus adds the labels of
-	// the target.
+	// Labels of the Knative metrics. Our own metrics do not need these labels, because Prometheus adds the
+	// labels of the target.
 	Namespace, Service, Configuration, Revision, Pod string
 
 	// UserPort is the port of the user container. It is a label of the metrics of knative-1.19 and knative-head.
@@ -44,7 +45,7 @@ type Options struct {
 }
 
 // Gauges contains the functions that return the values of gauges. They are called for each scrape and must be safe
-// for concurrent use. LogLinesDropped and SpansDropped can be nil, in which case their metrics are omitted.
+// for concurrent use. LogLinesDropped and SpansDropped may be nil. In this case, their metrics are omitted.
 type Gauges struct {
 	Load            func() (running, waiting int)              // number of requests in the user container and in the queue
 	OldestWaiter    func() time.Time                           // arrival time of the first request in the queue; zero if the queue is empty
@@ -55,10 +56,10 @@ type Gauges struct {
 	CertExpiry      func() time.Time                           // expiry time of the certificate; zero without a certificate
 	LogLinesDropped func() uint64                              // number of dropped lines of the request log
 	SpansDropped    func() uint64                              // number of dropped spans
-	Memory          func() (used, limit int64)                 // memory of requests and its budget, in bytes; limit is 0 without a budget
-	Bounds          *bound.Recorder                            // events at bounds on the behavior of peers; if nil, all counters are 0
+	Memory          func() (used, limit int64)                 // memory for requests and the memory budget, in bytes; limit is 0 without a budget
+	Bounds          *bound.Recorder                            // events for bounds on the behavior of peers; if nil, all counters are 0
 
-	// Connections returns the connections of clients, and the HTTP/1 connections to the user container.
+	// Connections returns the state of client connections and of HTTP/1 connections to the user container.
 	Connections func() (clients, app bound.Pool)
 }
 
@@ -121,7 +122,7 @@ func New(o Options) (*Metrics, error) {
 		m.handler = promhttp.HandlerFor(m.gatherer, promhttp.HandlerOpts{
 			ErrorHandling:      promhttp.ContinueOnError,
 			EnableOpenMetrics:  openMetrics,
-			DisableCompression: true, // it would take most of the CPU time of a scrape, and the traffic stays in the cluster
+			DisableCompression: true, // compression would take most of the CPU time of a scrape, and the traffic stays in the cluster
 		})
 	}
 	if m.head != nil { // Knative also exports the metrics of this handler
@@ -178,7 +179,8 @@ func (m *Metrics) Listening(at time.Time) {
 	}
 }
 
-// Answered records the result of a readiness probe that was received at the time asked and is answered now.
+// Answered records the result of a readiness probe that was received at the time asked. It must be called when the
+// response is sent.
 func (m *Metrics) Answered(asked time.Time, ready bool) {
 	if m == nil || m.state == nil {
 		return

@@ -11,10 +11,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 )
 
-// An instrument is the OpenTelemetry kind of a metric.
+// An instrument is the type of a metric in OpenTelemetry.
 type instrument uint8
 
-// Values of instrument. An up-down counter is a sum that can also decrease. In Prometheus, it is a gauge.
+// Values of instrument. An up-down counter is a sum that may also decrease. It corresponds to a gauge in Prometheus.
 const (
 	otelGauge instrument = iota
 	otelCounter
@@ -62,8 +62,9 @@ var otelLabels = map[string]string{
 	"go_memory_type":            "go.memory.type",
 }
 
-// metricsData converts gathered metrics to OTLP. Metrics that are not in otelNames are omitted. MetricsData
-// has the same fields as ExportMetricsServiceRequest, and the Go package of the latter depends on grpc.
+// metricsData converts gathered metrics to OTLP. Metrics that are not in otelNames are omitted. The result is
+// a MetricsData and not an ExportMetricsServiceRequest, which has the same fields, because the Go package of
+// the latter depends on grpc.
 func metricsData(r *export.Resource, gathered []*dto.MetricFamily, start, now time.Time) *metricspb.MetricsData {
 	scope := &metricspb.ScopeMetrics{Scope: r.Scope()}
 	t := translation{uint64(start.UnixNano()), uint64(now.UnixNano())}

@@ -12,7 +12,7 @@ import (
 )
 
 // A protoExposition contains the metrics of the user container in the protobuf format of Prometheus, which is
-// a sequence of MetricFamily messages, each after its length. In contrast to the text formats, it contains
+// a sequence of MetricFamily messages with length prefixes. In contrast to the text formats, this format supports
 // native histograms. Only one series at a time is decoded, because decoded metrics need several times the
 // memory of the body.
 type protoExposition struct {
@@ -126,7 +126,7 @@ func validLabels(labels []*dto.LabelPair) bool {
 }
 
 // validBuckets reports whether the spans of a native histogram contain as many buckets as there are values.
-// Prometheus rejects a scrape with another histogram. A nil histogram is valid.
+// Otherwise Prometheus rejects the scrape. A nil histogram is valid.
 func validBuckets(h *dto.Histogram) bool {
 	count := func(spans []*dto.BucketSpan) (n uint64) {
 		for _, s := range spans {
@@ -164,7 +164,7 @@ func (x *protoExposition) write(out io.Writer, _ bool, taken map[string]bool) er
 	return nil
 }
 
-// renamed returns the message with another name.
+// renamed returns the message of the family with the name replaced with name.
 func (f *protoFamily) renamed(name string) []byte {
 	// If a field that is not a list occurs several times, the last value is used (Protocol Buffers, "Encoding").
 	b := slices.Clone(f.message)
@@ -172,7 +172,7 @@ func (f *protoFamily) renamed(name string) []byte {
 	return protowire.AppendString(b, name)
 }
 
-// freePrefix returns the prefix app_ as many times as necessary, so that no name with the prefix is taken. all
+// freePrefix returns a prefix for names. It repeats app_ until no name with the prefix is in taken or in all. all
 // contains all names of the user container.
 func freePrefix(names []string, taken, all map[string]bool) (prefix string) {
 	const more = "app_"

@@ -79,8 +79,8 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	return o, warnings
 }
 
-// A Push pushes metrics over OTLP. The metrics count from the start of the process, so the push after a
-// failed one contains all data, and a failed push is not repeated. A nil *Push does nothing.
+// A Push pushes metrics over OTLP. A failed push is not repeated, because all values are totals since the
+// start of the process, so that the next push contains all data. A nil *Push does nothing.
 type Push struct {
 	options  PushOptions
 	gatherer prometheus.Gatherer
@@ -142,8 +142,8 @@ func (p *Push) push(ctx context.Context, _ []struct{}, _ int) (lost int) {
 	return 1
 }
 
-// Close pushes the metrics for the last time and stops. Close returns an error
-// if ctx is done first or if the last push fails.
+// Close pushes the metrics once more and stops. It returns an error if ctx is done first or if the last push
+// fails.
 func (p *Push) Close(ctx context.Context) error {
 	if p == nil {
 		return nil

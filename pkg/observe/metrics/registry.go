@@ -16,7 +16,7 @@ type registry struct {
 	*prometheus.Registry
 	names    map[string]bool // names of metrics; the value is true for a histogram
 	readings *readings
-	fixed    prometheus.Labels // labels of all series that are added
+	fixed    prometheus.Labels // labels that are added to all series
 	start    time.Time         // start time of the counters in readings
 	native   bool              // histograms of durations are also native histograms
 }
@@ -48,14 +48,14 @@ func (r *registry) counters(name, help string, labels ...string) *prometheus.Cou
 	return v
 }
 
-// histograms adds a histogram with variable labels. The buckets have the unit of the name.
+// histograms adds a histogram with variable labels. The unit of buckets is the unit in name.
 func (r *registry) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	return r.histogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 }
 
 // durations adds a histogram of durations in seconds with variable labels. If r.native is true, a scrape in
-// the protobuf format also contains native buckets, whose width is at most 10 %. If there are too many of
-// them, client_golang resets the histogram or merges buckets.
+// the protobuf format also contains native buckets, whose width is at most 10 %. If there are more than 100
+// native buckets, client_golang resets the histogram or merges buckets.
 func (r *registry) durations(name, help string, labels ...string) *prometheus.HistogramVec {
 	o := prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds()}
 	if r.native {
@@ -89,7 +89,7 @@ func (r *registry) read(kind prometheus.ValueType, name, help string, read read,
 	*r.readings = append(*r.readings, reading{prometheus.NewDesc(name, help, labels, r.fixed), kind, r.start, read})
 }
 
-// A read calls add for each current series of a metric. Multiple goroutines can call it at the same time.
+// A read calls add for each current series of a metric. It must be safe for concurrent use.
 type read func(add func(value float64, labelValues ...string))
 
 // always returns a read for one series without labels.
@@ -121,9 +121,9 @@ func (r *reading) metric(value float64, labelValues []string) prometheus.Metric 
 	return prometheus.MustNewConstMetric(r.desc, r.kind, value, labelValues...)
 }
 
-// readings is one collector for all metrics that are read during a scrape, because client_golang starts a
-// goroutine for each collector. It does not describe its metrics in advance, so that metrics can be added
-// later.
+// readings is a collector for all metrics that are read during a scrape. There is only one such collector,
+// because client_golang starts a goroutine for each collector. It does not describe its metrics in advance,
+// so that metrics can be added later.
 type readings []reading
 
 // Describe implements prometheus.Collector.
@@ -180,8 +180,8 @@ func dim(values ...string) dimension {
 	return d
 }
 
-// A table stores the series of a vector, so that a request does not look them up by labels. A series is created
-// by the first call of at. The number of series is limited, because the dimensions are closed lists.
+// A table stores the series of a vector, so that they need not be looked up by labels for each request. A series
+// is created by the first call to at. The number of series is limited, because the dimensions are fixed lists.
 // A table is safe for concurrent use. The method at does not use locks and allocates only for new series.
 type table[T any] struct {
 	child func(labelValues []string) *T

@@ -8,8 +8,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// seconds returns the buckets of our own durations. They cover cached pages as well as model inference that
-// takes minutes. All durations have the same buckets, so that they can be compared in a dashboard.
+// seconds returns the buckets of our own duration histograms. They cover cached pages as well as model
+// inference that takes minutes. All these histograms have the same buckets, so that a dashboard can compare
+// them.
 func seconds() []float64 {
 	return []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 }
@@ -95,7 +96,7 @@ func (q *requests) observe(o *observation.Observation) {
 	q.exemplars.observe(q.app.at(code), code, took-waited, o)
 }
 
-// observeRPC counts a gRPC response of the user container. The first one creates all series.
+// observeRPC counts a gRPC response from the user container. The first response creates all series.
 func (q *requests) observeRPC(status int) {
 	if q.grpc.known(status) == nil {
 		q.grpc.all()

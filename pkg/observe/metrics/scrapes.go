@@ -16,21 +16,22 @@ import (
 
 // Limits for scrapes. Any client that can connect to the port can send a scrape.
 const (
-	maxRendered  = 4                // pages that are rendered at the same time
-	maxPageBytes = 8 << 20          // bytes of all pages together; a single page can be larger
-	maxPerClient = 4                // scrapes of one client address
-	maxScrapes   = 1024             // scrapes that wait
-	chunkSize    = 32 << 10         // bytes of a part of a page, which is the size of our own metrics
-	turnTime     = 3 * time.Second  // maximum time that a scrape waits for others
-	takeTime     = time.Second      // minimum time that a scraper has to read its page
-	writeTime    = 30 * time.Second // time that it has if the memory is not needed for other scrapes
+	maxRendered  = 4                // maximum number of pages that are rendered at the same time
+	maxPageBytes = 8 << 20          // maximum size of all pages together in bytes; a single page may be larger
+	maxPerClient = 4                // maximum number of scrapes from one client address
+	maxScrapes   = 1024             // maximum number of scrapes that wait
+	chunkSize    = 32 << 10         // size of a part of a page in bytes, which is the size of our own metrics
+	turnTime     = 3 * time.Second  // maximum time that a scrape waits for other scrapes
+	takeTime     = time.Second      // minimum time that a scraper has to read a page
+	writeTime    = 30 * time.Second // maximum time to read a page if the memory is not needed for other scrapes
 )
 
-// scrapes serves path. A scrape is rendered into memory and then sent, so that a scraper that does not
-// read holds memory, but does not prevent others from rendering.
+// scrapes serves path. A page is rendered into memory and then sent, so that a scraper that does not read the
+// page uses memory, but does not prevent other pages from being rendered.
 //
-// If the pages of others leave no memory, or if a client has too many, the oldest page of the client with
-// the most bytes is closed, if it has been sent for takeTime. Otherwise, scrapes wait.
+// If the pages of other scrapes leave no memory, or if a client has too many pages, the oldest page of the
+// client with the most bytes is closed if the server began to send it at least takeTime ago. Otherwise, the
+// scrape waits.
 type scrapes struct {
 	handler   http.Handler
 	free      sync.Pool       // of *page
@@ -120,7 +121,7 @@ func (p *page) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send sends the page to w. It ignores an error, because the scraper disconnected or is too slow.
+// send sends the page to w. It ignores write errors, which mean that the scraper disconnected or is too slow.
 func (p *page) send(w http.ResponseWriter) {
 	maps.Copy(w.Header(), p.header)
 	w.Header().Set("Content-Length", strconv.Itoa(p.size))

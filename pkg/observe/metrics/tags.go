@@ -13,14 +13,14 @@ const (
 	// maxTags is the maximum number of route tags that are used as label values (docs/promises.md 3.11).
 	maxTags = 16
 
-	// maxNamed is the maximum number of series in a tagTable with such a label value. Without this limit, the
-	// clients of an app that responds with any status code could create 16 series for each combination of
-	// status, method and protocol.
+	// maxNamed is the maximum number of series with a named tag in a tagTable. Without this limit, the clients of
+	// an app that responds with any requested status code could create 16 series for each combination of status,
+	// method and protocol.
 	maxNamed = 1024
 
-	// maxMade is the maximum number of series in a tagTable. When it is reached, a request without a series is
-	// counted in a series for several label values. A series of histograms takes 6 KB, and the combinations of
-	// the label values can be tens of thousands.
+	// maxMade is the maximum number of series in a tagTable. If this number is reached, a request without a
+	// series is counted in a series that combines several label values. The limit is necessary because a series
+	// of histograms takes 6 KB, and there are tens of thousands of combinations of label values.
 	maxMade = 2048
 )
 

@@ -22,8 +22,7 @@ type boundState struct {
 	name bound.Name
 }
 
-// boundStates returns the states for the page, the bound with the most events in the last hour
-// first.
+// boundStates returns the states for the page. The bound with the most events in the last hour is first.
 func boundStates(states []bound.State) (all []boundState) {
 	slices.SortStableFunc(states, func(a, b bound.State) int {
 		return cmp.Or(cmp.Compare(b.Recent, a.Recent), cmp.Compare(b.Count, a.Count))

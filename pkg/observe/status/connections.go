@@ -6,7 +6,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// recently is the time for which the status page and why report that a limit was reached.
+// recently is how long the status page and why report that a limit was reached.
 const recently = time.Hour
 
 // Connections describes the connections of the process and their limits.
@@ -43,7 +43,7 @@ func (s LimitSource) action() string {
 // Shortage describes failures because the process had no file descriptor, no local port, or no memory
 // for a socket.
 type Shortage struct {
-	Count uint64    `json:"count"`         // since the start of the process
+	Count uint64    `json:"count"`         // number of failures since the start of the process
 	Time  time.Time `json:"time,omitzero"` // time of the latest failure; zero if there was none
 
 	// The following fields describe the latest failure.

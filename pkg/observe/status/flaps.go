@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A pod whose readiness changes often. The values are those of the alert QueueProxyReadinessFlaps.
+// Thresholds for a pod whose readiness changes often. The first two values are the same as in the alert
+// QueueProxyReadinessFlaps.
 const (
 	flapsTime = 15 * time.Minute
 	manyFlaps = 4
@@ -15,7 +16,7 @@ const (
 	maxFlaps = 100 // maximum number of stored changes
 )
 
-// flaps contains the times at which the user container became unready, the oldest first.
+// flaps contains the times at which the user container became unready. The oldest time is first.
 type flaps struct {
 	mu    sync.Mutex
 	times []time.Time
@@ -39,7 +40,7 @@ func (f *flaps) latest(now time.Time) []time.Time {
 	return slices.Clone(f.times)
 }
 
-// checkFlaps detects a user container that became unready many times.
+// checkFlaps detects a user container that became unready at least manyFlaps times in the last flapsTime.
 func checkFlaps(e *evidence) (m match, ok bool) {
 	times := e.board.flaps.latest(e.now)
 	if len(times) < manyFlaps {

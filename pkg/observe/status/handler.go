@@ -19,8 +19,9 @@ import (
 //go:embed page.html
 var page []byte
 
-// policy allows the page to run its own script and to send requests to this server. Everything else is
-// forbidden, including frames. The index of the profiler does not need more.
+// policy is the Content-Security-Policy of the page. It allows inline scripts and styles, and requests to
+// this server. Everything else is forbidden, including frames. The policy is also sufficient for the index page
+// of the profiler.
 const policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -31,10 +32,10 @@ const checkTimeout = 2 * time.Second
 // clients. If profiling is true, it also serves the profiler to other clients.
 //
 // A client is local if its address is a loopback address and the Host field is localhost or a loopback address.
-// This excludes requests of web pages with a name that resolves to a loopback address (docs/promises.md section 4,
-// W27).
+// The condition on the Host field rejects requests from web pages whose host name resolves to a loopback address
+// (docs/promises.md section 4, W27).
 func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
-	others := profiler() // separate limits, so that other clients cannot block local clients
+	others := profiler() // has separate limits, so that other clients cannot block local clients
 	all := http.NewServeMux()
 	all.Handle("/debug/pprof/", profiler())
 	all.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -45,7 +46,7 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 	all.Handle("GET /log-level", level)
 	all.Handle("PUT /log-level", level)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A profile can take longer than the read timeout of the server. The package pprof sets the write deadline.
+		// Recording a profile may take longer than the read timeout of the server. Package pprof sets the write deadline.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)

@@ -5,9 +5,9 @@ import (
 	"net/http/pprof"
 )
 
-// Maximum numbers of concurrent profiles for local clients. The same limits apply to all other clients. The
-// stacks of a busy process are several megabytes of text, which net/http/pprof holds in memory until the client
-// has read them. A recording needs little memory, but the client chooses its duration.
+// Maximum numbers of concurrent profiles for local clients. Separate limits with the same values apply to all other
+// clients. The stacks of a busy process are several megabytes of text, which net/http/pprof holds in memory until the
+// client has read them. A recording needs less memory, but the client chooses the duration of the recording.
 const (
 	maxDumps      = 1
 	maxRecordings = 2 // for example, a CPU profile and a trace

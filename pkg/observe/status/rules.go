@@ -30,13 +30,13 @@ const (
 	rejectingSamples = 10 // number of samples for which rejected requests are counted
 )
 
-// A confidence describes the probability that a problem exists, and that it is the cause.
+// A confidence describes how likely it is that a problem exists and is the cause of the symptoms.
 type confidence string
 
 const (
 	high   confidence = "high"
 	medium confidence = "medium"
-	low    confidence = "low" // a healthy application can have the same symptoms
+	low    confidence = "low" // a healthy application may have the same symptoms
 )
 
 // problem is a current problem of the pod.
@@ -49,7 +49,7 @@ type problem struct {
 	Action     string     `json:"action"`
 }
 
-// slow is the name of the problem of a slow application.
+// slow is the name of the rule for a slow application.
 const slow = "app-slow"
 
 // A rule detects a problem.
@@ -58,8 +58,8 @@ type rule struct {
 	problem string
 	action  string
 
-	// check reports whether the problem exists. The problem and the action of the rule are used if those of the
-	// match are empty. Board.mu is held during the call.
+	// check reports whether the problem exists. If the problem or the action of the match is empty, that of the
+	// rule is used. Board.mu must be held.
 	check func(*evidence) (match, bool)
 }
 
@@ -71,8 +71,8 @@ type match struct {
 	problem, action string
 }
 
-// rules contains all rules. If several rules match with the same confidence, the first one is the cause of the
-// others.
+// rules contains all rules. If several rules match with the same confidence, the first of them is reported as the
+// cause of the others.
 var rules = [...]rule{
 	{"not-http", NotHTTP,
 		"Set USER_PORT to the port for HTTP. Databases and TLS servers are not supported.",
@@ -132,7 +132,7 @@ var rules = [...]rule{
 		losses(lostSpans, "span")},
 }
 
-// problemsLocked returns the current problems, the cause first. b.mu must be held.
+// problemsLocked returns the current problems. The problem that is the cause of the others is first. b.mu must be held.
 func (b *Board) problemsLocked(e *evidence) (all []problem) {
 	for i := range rules {
 		r := &rules[i]
@@ -152,7 +152,7 @@ func (b *Board) problemsLocked(e *evidence) (all []problem) {
 	return all
 }
 
-// sinceLocked returns the start time of the problem of a rule. b.mu must be held.
+// sinceLocked returns the time at which the problem of rule i started. b.mu must be held.
 func (b *Board) sinceLocked(i int, m *match, now time.Time) time.Time {
 	switch {
 	case !b.active[i].IsZero():
@@ -208,7 +208,7 @@ type latest struct {
 	p50, p99     float64
 	queued       float64       // 99th percentile
 	usual        time.Duration // median time in the application since the start; 0 if unknown
-	lastResponse time.Time     // of the application; the start of the process before the first one
+	lastResponse time.Time     // time of the last response from the application, or the start of the process
 }
 
 // fewRequests is the number of requests in a minute below which the rules use the last five minutes.
@@ -236,7 +236,8 @@ func (e *evidence) latestLocked() latest {
 	return l
 }
 
-// summary contains the numbers of requests in the last minute. If there were few requests, the period is five minutes.
+// summary contains numbers of requests in the last minute. If there were fewer than fewRequests requests, the period is
+// five minutes.
 type summary struct {
 	Seconds   float64 `json:"seconds"` // duration of the period
 	Requests  uint32  `json:"requests"`
@@ -268,9 +269,9 @@ func lastPeriod(d time.Duration) string {
 	}
 }
 
-// onsetLocked returns the start of the last consecutive samples in which the part has at least the given share of the
-// whole. Samples without requests are skipped. It returns the zero time if the newest sample has a smaller share.
-// Board.mu must be held.
+// onsetLocked returns the start of the last consecutive samples in which part is at least share of whole. Samples
+// without requests are skipped. It returns the zero time if the share in the newest sample is smaller. Board.mu must be
+// held.
 func (e *evidence) onsetLocked(share float64, part, whole func(*tally) uint32) (at time.Time) {
 	b := e.board
 	for i := b.taken - 1; i >= max(0, b.taken-samples); i-- {
@@ -366,7 +367,7 @@ func checkHang(e *evidence) (m match, ok bool) {
 		m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
 			message.Count(app.Pending, "request"), brief(e.now.Sub(app.Oldest)), e.waiting)}
 		if app.Pending == 1 && e.waiting == 0 && left == 0 {
-			m.confidence = low // a long request
+			m.confidence = low // it may be a long request
 		}
 	case left >= minFailures && minute.responses() == 0:
 		m = match{confidence: high, since: e.onsetLocked(failureShare, unanswered, (*tally).requests), numbers: fmt.Sprintf(
@@ -392,7 +393,7 @@ func checkReadiness(e *evidence) (m match, ok bool) {
 // checkSlow detects an application that is slower than usual. If the usual time is not known or is long, the
 // confidence is low.
 //
-// All samples have the same weight, because a slow application sends fewer responses than a fast one.
+// All samples have the same weight, because a slow application sends fewer responses than a fast application.
 func checkSlow(e *evidence) (m match, ok bool) {
 	times50, times99 := e.board.timesLocked(e.samples)
 	p50 := inMilliseconds(times50.percentile(0.5))
@@ -431,7 +432,7 @@ func (e *evidence) slowSinceLocked(p50 time.Duration) (at time.Time) {
 	return at
 }
 
-// waitsLong reports whether requests wait longer in the queue than in the application.
+// waitsLong reports whether requests spend more time in the queue than in the application, and at least minQueued.
 func (e *evidence) waitsLong() bool {
 	queued := max(inMilliseconds(e.queued), e.waitingFor)
 	return e.limit > 0 && e.waiting > 0 && queued >= max(minQueued, inMilliseconds(e.p50))
@@ -462,7 +463,7 @@ func checkLimit(e *evidence) (m match, ok bool) {
 	return m, full <= sameFactor*free || free == 0
 }
 
-// checkQueue detects requests that wait in the queue for a long time. The cause is not known.
+// checkQueue detects requests that wait in the queue longer than in the application. The cause is not known.
 func checkQueue(e *evidence) (m match, ok bool) {
 	if !e.waitsLong() {
 		return m, false
@@ -471,7 +472,7 @@ func checkQueue(e *evidence) (m match, ok bool) {
 }
 
 // rejections returns a check for requests that were rejected for one of the reasons in the last rejectingSamples
-// samples. The numbers contain the most frequent reason.
+// samples. The message contains the most frequent reason.
 func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	return func(e *evidence) (m match, ok bool) {
 		var sum uint32
@@ -492,7 +493,8 @@ func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	}
 }
 
-// checkMemory detects requests that were rejected because of the memory budget, and a budget that is nearly exhausted.
+// checkMemory detects requests that were rejected because of the memory budget, and a budget of which at least
+// memoryShare is in use.
 func checkMemory(e *evidence) (m match, ok bool) {
 	if m, ok = rejections(observation.Overload)(e); ok {
 		return m, true
@@ -546,7 +548,7 @@ func losses(event int, noun string) func(*evidence) (match, bool) {
 	}
 }
 
-// checkClients reports that the limit on client connections was reached recently.
+// checkClients reports that the limit on client connections was reached in the last hour.
 func checkClients(e *evidence) (m match, ok bool) {
 	source := e.connections.ClientsLimit
 	m, ok = e.poolReached("client connections", &e.connections.Clients, source)
@@ -554,7 +556,7 @@ func checkClients(e *evidence) (m match, ok bool) {
 	return m, ok
 }
 
-// poolReached reports a limit on connections that was reached recently. source determines the limit.
+// poolReached reports that the limit on the connections in p was reached in the last hour. source determines the limit.
 func (e *evidence) poolReached(name string, p *bound.Pool, source LimitSource) (m match, ok bool) {
 	if e.now.Sub(p.Reached) >= recently {
 		return m, false

@@ -33,7 +33,7 @@ const (
 	ofEachReason = 5
 )
 
-// Sources contains the data of the page and functions that return it. The functions must be safe for concurrent
+// Sources contains data for the page, and functions that return such data. The functions must be safe for concurrent
 // use.
 type Sources struct {
 	Version   string
@@ -53,7 +53,7 @@ type Sources struct {
 	Drain     func() Drain
 	Memory    func() (used, limit int64)   // memory of requests and its budget, in bytes; limit is 0 without a budget
 	Lost      func() (lines, spans uint64) // lines of the request log and spans that were dropped
-	Bounds    *bound.Recorder              // events at bounds on the behavior of peers; can be nil
+	Bounds    *bound.Recorder              // events for bounds on the behavior of peers; may be nil
 
 	Connections func() Connections
 	TLS         func() TLS
@@ -150,7 +150,7 @@ type memoryState struct {
 // without requests are absent. Kubelet probes are not included.
 type totals map[string]uint64
 
-// The problems of a pod that is ready although all requests fail.
+// Problems that are reported if the pod is ready although all requests fail.
 const (
 	// NotHTTP is the problem of a port that passes a TCP probe and does not support HTTP.
 	NotHTTP = "the user container does not speak HTTP"
@@ -224,7 +224,7 @@ func (b *Board) Observe(o *observation.Observation) {
 // counted reports whether a request is included in the data of the page.
 func counted(o *observation.Observation) bool { return o.Kind == observation.Traffic && !o.Excluded }
 
-// FirstProblem returns the problem of the pod, or "" if there is none or if it was returned before. It
+// FirstProblem returns the problem of the pod, or "" if there is no problem or the problem was returned before. It
 // must be called after Observe.
 func (b *Board) FirstProblem(o *observation.Observation) string {
 	if !counted(o) || o.Reason != observation.AppGarbage && o.Reason != observation.AppUnreachable {
@@ -392,7 +392,7 @@ func (b *Board) evidence(readiness observation.Readiness) *evidence {
 // snapshot returns the current data. It does not change the state.
 func (b *Board) snapshot() snapshot { return b.snapshotWith(b.sources.Readiness()) }
 
-// snapshotWith returns the current data for a readiness.
+// snapshotWith returns the current data with the given readiness.
 func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 	s := &b.sources
 	drain := s.Drain()
@@ -444,8 +444,8 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// A histogram has four buckets for each power of two, from 1/16 ms to about 15 minutes. This is precise enough
-// for a chart.
+// A histogram has four buckets for each power of two, from 1/16 ms to about 15 minutes. This precision is
+// sufficient for a chart.
 type histogram struct{ buckets [numBuckets]atomic.Uint32 }
 
 const (

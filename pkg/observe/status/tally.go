@@ -59,8 +59,8 @@ func (e *evidence) eventsLocked(n int) tally {
 // minUsual is the minimum number of requests from which the usual time is computed.
 const minUsual = 100
 
-// usualLocked returns the median time of a request in the app since the start, or 0 if there were few requests.
-// b.mu must be held.
+// usualLocked returns the median time of a request in the app since the start, or 0 if there were fewer than
+// minUsual requests. b.mu must be held.
 func (b *Board) usualLocked() time.Duration {
 	var n uint64
 	for _, c := range b.baseline {
@@ -85,9 +85,9 @@ func (b *Board) timesLocked(n int) (p50, p99 weighted) {
 // minSamples is the minimum number of samples from which queueEffectLocked computes a median.
 const minSamples = 5
 
-// queueEffectLocked returns the median time in the app in milliseconds of the samples without queued requests, and of
-// those with queued requests. If there are fewer than minSamples samples of either kind, both values are 0. b.mu must
-// be held.
+// queueEffectLocked returns two median times in the app in milliseconds, one for the samples without queued requests,
+// and one for the samples with queued requests. If there are fewer than minSamples samples of either kind, both values
+// are 0. b.mu must be held.
 func (b *Board) queueEffectLocked() (free, full float64) {
 	var without, with weighted
 	for i := max(0, b.taken-samples); i < b.taken; i++ {

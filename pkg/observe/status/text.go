@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// The size of the output of `queue-proxy why` in characters, which is the size of a small terminal.
+// The maximum size of the output of `queue-proxy why`, which fits in a terminal with 24 lines of 80 characters.
 const (
 	maxLines = 24
 	maxWidth = 80
@@ -88,8 +88,8 @@ func (t *text) add(limit int, paragraphs ...string) {
 	t.lines += len(lines)
 }
 
-// wrap breaks a paragraph into lines. Each line has the indent of the paragraph. The indent of all lines except the
-// first one is two characters longer.
+// wrap breaks a paragraph into lines. The first line has the indent of the paragraph. The indent of all other lines is
+// two characters longer.
 func wrap(paragraph string) (lines []string) {
 	indent := paragraph[:min(len(paragraph)-len(strings.TrimLeft(paragraph, " ")), 2)]
 	line, width := indent, utf8.RuneCountInString(indent)
