@@ -1,5 +1,5 @@
-// Package cli contains the parts that are common to the command lines of the injector and the kubectl plugin. These are
-// the commands version and man, error messages with suggestions, and flags that accept one of several words.
+// Package cli contains the parts that the command lines of the injector and of the kubectl plugin share: the commands
+// version and man, error messages with suggestions, and flags that accept one of several words.
 package cli
 
 import (

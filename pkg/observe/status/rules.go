@@ -58,12 +58,13 @@ type rule struct {
 	problem string
 	action  string
 
-	// check reports whether the problem exists. If the problem or the action of the match is empty, that of the
+	// check reports whether the problem exists. If the match contains no problem or no action, the value in the
 	// rule is used. Board.mu must be held.
 	check func(*evidence) (match, bool)
 }
 
-// A match describes a problem that a rule has detected. If since is zero, the problem started when the rule first matched.
+// A match describes a problem that a rule has detected. If since is zero, the problem started when the rule first
+// matched.
 type match struct {
 	confidence      confidence
 	since           time.Time

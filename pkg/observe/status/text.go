@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// The maximum size of the output of `queue-proxy why`, which fits in a terminal with 24 lines of 80 characters.
+// The maximum size of the output of `queue-proxy why`, which is the size of a terminal with 24 lines of 80 characters.
 const (
 	maxLines = 24
 	maxWidth = 80
