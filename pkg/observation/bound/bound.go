@@ -22,7 +22,7 @@ const (
 	SendTimeout                     // time until the client reads more of the output
 	SilentConnection                // time until the first byte on a new connection
 	HeaderTimeout                   // time to receive a header section, from its first byte
-	HeaderSection                   // size of a header section, number of its fields, and number of elements in its lists
+	HeaderSection                   // size of a header section, number of its fields, and length of its list values
 	BodyTimeout                     // time until the next byte of a request body
 	BodySize                        // size of a request body
 	ChunkExtensions                 // length of chunk extensions relative to the content

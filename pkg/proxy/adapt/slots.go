@@ -82,7 +82,7 @@ type Limiter struct {
 	shortened      time.Time // last response within typical
 	credit         float64   // maximum increase of the logarithm of typical
 	polls          int       // running requests of paths with mostly long requests
-	polledAt       time.Time // when such a request last ended while many of them were running
+	polledAt       time.Time // last time at which a poll ended while many polls were running
 	paths          paths
 }
 

@@ -116,7 +116,7 @@ func (s *Stats) Report(now time.Time) Report {
 }
 
 // advance updates the areas until now and stores the seconds that have ended. If more than remembered seconds have
-// ended since the last call, it only stores the last of them. s.mu must be held.
+// ended since the last call, advance only stores the last remembered seconds. s.mu must be held.
 func (s *Stats) advance(now time.Time) {
 	at := int64(now.Sub(s.start))
 	if at <= s.last {
