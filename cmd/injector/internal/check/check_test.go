@@ -321,7 +321,7 @@ func TestVersionCheckRequiresReadyInjector(t *testing.T) {
 	harness.NoError(t, err)
 	for _, c := range report.Categories {
 		for _, one := range c.Checks {
-			if one.Description == "the injector and this program have the same version" {
+			if one.Description == "the injector has the same version as this program" {
 				t.Errorf("got result %q, want no version check", one.Result)
 			}
 		}
