@@ -1,13 +1,13 @@
-// Package netconn implements the connections of clients below the level of HTTP: TCP and TLS without blocking,
-// listeners, sockets, and the detection of disconnected clients. The types for them are [Conn] and [Watcher].
-// The package limits the number of connections ([ConnLimit]) and the memory of their requests
-// ([Budget]), and sends Close frames to WebSocket clients ([WebSockets]).
+// Package netconn implements client connections below HTTP: nonblocking TCP and TLS connections ([Conn]),
+// listeners, sockets, and the detection of disconnected clients ([Watcher]). The package limits the number of
+// connections ([ConnLimit]) and the memory of their requests ([Budget]), and sends Close frames to WebSocket
+// clients ([WebSockets]).
 //
-// An engine waits with [Conn.WaitRead] and [Conn.WaitWrite]. They call a function each time when the
-// socket may be ready. In this function, [Conn.TryRead] and [Conn.TryWrite] transfer bytes without
-// blocking. An engine therefore holds no buffer while it waits. TLS is crypto/tls on the same
-// functions: it gets a temporary error if no bytes are available, and one system call sends the bytes
-// of one write. An idle connection only holds the buffers of crypto/tls.
+// An engine waits with [Conn.WaitRead] and [Conn.WaitWrite]. They call a function each time the socket may be
+// ready. In this function, [Conn.TryRead] and [Conn.TryWrite] transfer bytes without blocking. An engine therefore
+// holds no buffer while it waits. crypto/tls uses the same functions. It receives a temporary error if no bytes are
+// available, and one system call sends the encrypted bytes of one write. An idle connection holds only the buffers
+// of crypto/tls.
 //
 // A Conn is also a [net.Conn] for callers that block.
 package netconn
@@ -27,7 +27,8 @@ import (
 // ErrAgain is returned if no bytes can be read or written without blocking.
 var ErrAgain error = again{}
 
-// again is a temporary error. After a temporary error, crypto/tls can continue to use the connection.
+// again is the type of ErrAgain. It is a temporary error, so crypto/tls can continue to use the connection after
+// it.
 type again struct{}
 
 func (again) Error() string   { return "operation would block" }
@@ -65,9 +66,9 @@ func New(tcp *net.TCPConn) (*Conn, error) {
 	return &Conn{tcp: tcp, raw: raw}, nil
 }
 
-// WaitRead calls try each time input may have arrived, until try returns true. It also calls try
-// immediately. It returns an error if the read deadline expires or the connection is closed. The
-// connection is also closed if the rest of a TLS record does not arrive in time.
+// WaitRead calls try immediately and then each time input may have arrived, until try returns true. It returns an
+// error if the read deadline expires or the connection is closed. The connection is also closed if the rest of a
+// TLS record or TLS message does not arrive within Server.recordTime.
 func (c *Conn) WaitRead(try func(fd uintptr) (done bool)) error {
 	err := c.raw.Read(try)
 	if c.tls != nil {
@@ -124,9 +125,8 @@ func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
 	return n, asAgain(err)
 }
 
-// TryWriteAll calls TryWrite until p and then q are sent, and returns the remaining bytes and the last
-// error. If nothing can be written at the moment, the error is ErrAgain, and TryWriteAll is called again
-// with the remaining bytes.
+// TryWriteAll calls TryWrite until p and then q are sent, and returns the remaining bytes and the last error. If
+// the error is ErrAgain, the caller must call TryWriteAll again with the remaining bytes when the socket is ready.
 func (c *Conn) TryWriteAll(fd uintptr, p, q []byte) (restP, restQ []byte, err error) {
 	for {
 		n, err := c.TryWrite(fd, p, q)
@@ -135,7 +135,7 @@ func (c *Conn) TryWriteAll(fd uintptr, p, q []byte) (restP, restQ []byte, err er
 		if len(p) == 0 {
 			p, q = q, nil
 		}
-		// With TLS, the last bytes can be in a record that is not sent. The next TryWrite sends it.
+		// With TLS, the last bytes may be in a record that was not sent. The next TryWrite sends this record.
 		if err != nil || n == 0 || len(p) == 0 && c.tls == nil {
 			return p, q, err
 		}
@@ -146,8 +146,9 @@ func (c *Conn) TryWriteAll(fd uintptr, p, q []byte) (restP, restQ []byte, err er
 // goroutine.
 func (c *Conn) Stalled() bool { return c.tls != nil && c.tls.stalled() }
 
-// Silent reports whether no input has arrived that was not read, not even the end. An incomplete
-// ClientHello is not read before its end arrives and does not count. Silent may be called concurrently.
+// Silent reports whether the connection has no unread input. The end of the input counts as unread input. An
+// incomplete ClientHello does not count, because it is not read until it is complete. Silent is safe for concurrent
+// use.
 func (c *Conn) Silent() bool {
 	silent := false
 	err := c.raw.Control(func(fd uintptr) {
@@ -169,8 +170,7 @@ func (c *Conn) TLS() *tls.ConnectionState {
 	return &state
 }
 
-// Unsent returns the size in bytes of the buffer for encrypted bytes that are not sent. It is 0
-// without TLS.
+// Unsent returns the size in bytes of the buffer for unsent encrypted bytes. It is 0 without TLS.
 func (c *Conn) Unsent() int {
 	if c.tls == nil {
 		return 0
@@ -233,8 +233,8 @@ const (
 	LingerTime = time.Second
 	// lingerBytes is the maximum number of bytes that are discarded.
 	lingerBytes = 8 << 20
-	// lingerErrorBytes is lingerBytes after invalid input. The client has LingerTime to read the
-	// response. It needs no more input to be read, and a flood would cost processor time.
+	// lingerErrorBytes replaces lingerBytes after invalid input. The limit is lower because discarding a flood of
+	// input would cost CPU time. The client still has LingerTime to read the response.
 	lingerErrorBytes = 64 << 10
 )
 

@@ -16,38 +16,37 @@ import (
 // A ConnLimit limits the number of open connections of all listeners that share it. If the limit
 // is reached, a new connection replaces the connection that has been idle for the longest time:
 //
-//   - New connections, which have not received a response, are replaced last. They are replaced first
-//     if they are more than half of all connections.
-//   - A connection on which a part of a header section has arrived is replaced only if no
-//     connection is idle.
+//   - A connection on which no request was answered is replaced last. If more than half of all connections are in
+//     this state, it is replaced first.
+//   - A connection with an incomplete header section is replaced only if no connection is idle.
 //   - A connection with a request in flight is never replaced. If each connection has a request in
 //     flight, new connections wait.
-//   - A connection is replaced only after a short time without a request. See patience. A TLS
+//   - A connection is replaced only if it has been without a request for the constant patience or longer. A TLS
 //     client gets more time, because the handshake uses CPU time before the first request.
 //
-// A request on an open connection takes no lock, because each request of each connection changes
-// the state of a [Place]. The list of connections is only sorted when a connection must be replaced.
+// A request on an open connection takes no lock, because each request of each connection changes the state of a
+// [Place]. The list of connections is sorted only when a connection must be replaced.
 //
-// The nil Limit has no limit, and supports only Enter. A Limit is safe for concurrent use.
+// A nil ConnLimit means no limit, and only its Enter method may be called. A ConnLimit is safe for concurrent use.
 type ConnLimit struct {
-	// OnFull is called if new connections wait because each open connection has a request in flight.
-	// While connections continue to wait, it is not called again. It must not block. It may be nil,
-	// and must be set before the first Enter.
+	// OnFull is called if new connections wait because each open connection has a request in flight. It is not
+	// called again until no connection waits. It must not block. It may be nil, and must be set before the first
+	// call of Enter.
 	OnFull func()
 
 	most   int       // math.MaxInt if there is no limit
-	begin  time.Time // the times of places count from here
+	begin  time.Time // the times of all places are relative to begin
 	bounds *bound.Recorder
 	wanted atomic.Bool // waiting is not empty
 
 	mu      sync.Mutex
 	places  []*Place              // the places of the open connections, not sorted
-	trust   [states]time.Duration // patience with connections that were never answered
+	trust   [states]time.Duration // patience with connections on which no request was answered, by state
 	closing int                   // connections that were replaced and whose descriptor is still open
 	reached time.Time             // see bound.Pool.Reached
-	unknown int                   // number of places of connections that were never answered
+	unknown int                   // number of places of connections on which no request was answered
 	scan    scan
-	waiting []*Place    // in Enter, the oldest first
+	waiting []*Place    // places for which Enter waits, oldest first
 	full    bool        // OnFull was called, and connections are still waiting
 	timer   *time.Timer // calls admit; nil before the first use
 
@@ -56,19 +55,19 @@ type ConnLimit struct {
 	waited                     time.Duration
 }
 
-// patience is the minimum time between the end of a request and the replacement of the
-// connection, so that a request in transit is served. With a longer time, clients that open
-// connections continuously could keep others waiting.
+// patience is the minimum time between the end of a request and the replacement of its connection, so that a
+// request that is already in transit is served. If patience were longer, clients that open connections continuously
+// could keep other clients waiting.
 //
-// The patience with connections that were never answered is between patience and maxPatience. A
-// client can take longer than patience to send its first request, for example because of a TLS
-// handshake over a slow network. If 345 clients connect at the same time and all of them send a
-// request, none may be closed. If they are silent, they must not keep others waiting. The patience
-// therefore doubles with each first answer and halves with each connection that is closed.
+// The patience with a connection on which no request was answered is between patience and maxPatience. A client can
+// take longer than patience to send its first request, for example because of a TLS handshake over a slow network.
+// If 345 clients connect at the same time and all of them send a request, none of their connections may be closed.
+// If these clients send nothing, they must not keep other clients waiting. The patience therefore doubles with each
+// connection on which the first request is answered, and halves with each connection that is closed before that.
 //
-// After a valid ClientHello, a connection gets at least minTLSPatience. If 1000 clients share a
-// busy processor, each of them waits for the handshakes of the others before it sends the next message.
-// The maximum is the timeout of a handshake.
+// After a valid ClientHello, a connection gets at least minTLSPatience. If 1000 clients share a busy processor,
+// each of them waits for the handshakes of the others before it sends the next message. maxTLSPatience is the
+// timeout of a handshake.
 const (
 	patience       = 20 * time.Millisecond
 	maxPatience    = 2 * time.Second
@@ -95,7 +94,7 @@ func (l *ConnLimit) State() bound.Pool {
 	}
 }
 
-// A Place is the part of a Limit that belongs to one connection. Its methods may be called concurrently.
+// A Place is the entry of one connection in a ConnLimit. It is safe for concurrent use.
 type Place struct {
 	limit *ConnLimit
 	peer  string       // address of the client
@@ -108,7 +107,7 @@ type Place struct {
 	index     int           // in limit.places
 	left      bool          // the connection was closed, or is about to be
 	slow      bool          // the connection was replaced, and Leave was not called
-	turn      chan struct{} // closed when the place becomes free; nil if the connection did not have to wait
+	turn      chan struct{} // closed when the place becomes free; nil if the connection did not wait
 	waitStart time.Duration // time of Enter, from limit.begin; 0 if the connection did not wait
 }
 
@@ -125,7 +124,7 @@ func (m moment) time() time.Duration { return time.Duration(m >> stateBits) }
 type state uint8
 
 const (
-	newcomer state     = iota // idle, and never answered
+	newcomer state     = iota // idle, and no request was answered
 	greeted                   // newcomer with a valid ClientHello
 	idle                      // between two requests
 	reading                   // a part of a header section has arrived
@@ -133,8 +132,8 @@ const (
 	states   = serving        // number of states in which a connection can be replaced
 )
 
-// NewConnLimit returns a limit with the given maximum number of open connections. A value of 0 or less
-// means no limit. If bounds is not nil, it records the connections that the limit closes.
+// NewConnLimit returns a limit with the given maximum number of open connections. If most is not positive, there is
+// no limit. If bounds is not nil, it records the connections that the limit closes.
 func NewConnLimit(most int, bounds *bound.Recorder) *ConnLimit {
 	if most <= 0 {
 		most = math.MaxInt
@@ -144,12 +143,12 @@ func NewConnLimit(most int, bounds *bound.Recorder) *ConnLimit {
 	return l
 }
 
-// Enter waits for a place for an accepted connection that is idle. It returns false if stop
-// is closed before a place is free. peer is the address of the client.
+// Enter waits for a place for an accepted connection, whose first state is idle. It returns false if stop is closed
+// before a place is free. peer is the address of the client.
 //
-// end closes the connection for another one. It must not block, and must not call a method of
-// the place. It returns false if a request has arrived in the meantime. After it has returned
-// true, the connection must be closed immediately without serving another request.
+// end closes the connection when another connection replaces it. It must not block, and must not call a method of
+// the place. It returns false if a request has arrived. If it returns true, the caller must close the connection
+// immediately without serving another request.
 func (l *ConnLimit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Place, ok bool) {
 	if l == nil {
 		l = NewConnLimit(0, nil)
@@ -261,8 +260,8 @@ func (l *ConnLimit) makeRoom(now time.Duration) bool {
 	return true
 }
 
-// A candidate is a connection that can be closed for another one. If the since field of the place
-// has changed, the candidate is not valid anymore.
+// A candidate is a connection that can be closed for another one. If the since field of the place has changed, the
+// candidate is no longer valid.
 type candidate struct {
 	place *Place // nil after it was used
 	since moment
@@ -270,16 +269,16 @@ type candidate struct {
 
 // A scan contains the connections that could be closed at the time of the scan.
 type scan struct {
-	expires time.Duration       // before this time, the other connections cannot be closed
-	lists   [states][]candidate // the oldest first
-	found   [states]bool        // the state had candidates, or a connection has entered it by Enter
+	expires time.Duration       // until this time, connections that are not in lists cannot be closed
+	lists   [states][]candidate // oldest first
+	found   [states]bool        // the scan found candidates in the state, or Enter has added one since
 }
 
-// next returns the connection to be closed next, or nil if there is none. It scans all places if
-// the last scan has no more candidate of the preferred state, but at most once per patience. Until
-// then, a connection of a less preferred state is returned only if the scan found no connection of
-// the preferred state. Other connections of the preferred state are too young to be closed. l.mu
-// must be held.
+// next returns the connection to be closed next, or nil if there is none. If the last scan has no candidate of the
+// preferred state left, next scans all places again, but at most once per patience. Until the next scan, next
+// returns a connection in a less preferred state only if the last scan found no connection in the preferred state.
+// If the last scan found some, the other connections in the preferred state are too recent to be closed. l.mu must
+// be held.
 func (l *ConnLimit) next(now time.Duration) *candidate {
 	order := [...]state{idle, newcomer, greeted, reading}
 	if l.unknown > l.most/2 {
@@ -327,8 +326,7 @@ func (l *ConnLimit) scanPlaces(now time.Duration) {
 	}
 }
 
-// deadline returns the time before which c is not closed for another connection. l.mu must be
-// held.
+// deadline returns the time before which another connection cannot replace c. l.mu must be held.
 func (l *ConnLimit) deadline(c *candidate) time.Duration {
 	switch {
 	case c.place.known.Load():
@@ -339,8 +337,8 @@ func (l *ConnLimit) deadline(c *candidate) time.Duration {
 	return c.since.time() + l.trust[newcomer]
 }
 
-// distrust reduces the patience after a connection without an answer was closed in a state. l.mu must be
-// held.
+// distrust halves the patience for a state after a connection in this state was closed before a request was
+// answered. l.mu must be held.
 func (l *ConnLimit) distrust(s state) {
 	if s == greeted {
 		l.trust[greeted] = max(l.trust[greeted]/2, minTLSPatience)
@@ -367,8 +365,8 @@ func (l *ConnLimit) admitLater(now time.Duration) {
 	})
 }
 
-// Handled replaces the function that closes the connection for another one. The connection must
-// not be idle.
+// Handled sets the function that closes the connection when another connection replaces it. The connection must not
+// be idle.
 func (p *Place) Handled(end func() bool) {
 	p.limit.mu.Lock()
 	defer p.limit.mu.Unlock()
@@ -419,8 +417,7 @@ func (p *Place) Answered() {
 // Reading records that a part of a header section has arrived.
 func (p *Place) Reading() { p.move(reading) }
 
-// Stir is Reading for a connection on which other requests may be in flight. In this case, it has
-// no effect.
+// Stir is like Reading, but it has no effect if a request is in flight on the connection.
 func (p *Place) Stir() {
 	for {
 		old := p.since.Load()
@@ -430,11 +427,11 @@ func (p *Place) Stir() {
 	}
 }
 
-// Serving records that the connection must not be closed for another one, until Idle or Reading.
+// Serving records that the connection must not be replaced until Idle or Reading is called.
 func (p *Place) Serving() { p.since.Store(int64(serving)) }
 
-// move begins a state in which the connection can be closed for another one. It does not admit a
-// waiting connection, because the connection is not closed before patience has elapsed.
+// move begins a state in which the connection can be replaced. It does not admit a waiting connection, because the
+// connection cannot be replaced before patience has elapsed.
 func (p *Place) move(s state) {
 	if moment(p.since.Load()).state() != s {
 		p.since.Store(int64(p.limit.moment(s)))
@@ -465,7 +462,7 @@ func (p *Place) Leave() {
 	}
 }
 
-// free releases the place, once. limit.mu must be held.
+// free releases the place. It has no effect if the place was already released. limit.mu must be held.
 func (p *Place) free() {
 	if p.left {
 		return

@@ -73,7 +73,8 @@ func (s *Conns[C]) Shutdown(ctx context.Context, wait func()) error {
 	return ctx.Err()
 }
 
-// end sets noted, which affects new connections, and calls end for each open connection.
+// end sets *noted, which Serve checks for new connections, and calls the given end function for each open
+// connection.
 func (s *Conns[C]) end(noted *bool, end func(C)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

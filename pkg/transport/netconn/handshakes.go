@@ -19,37 +19,37 @@ import (
 )
 
 const (
-	// maxHandshakes is the maximum number of handshakes of a listener that are in progress. crypto/tls
-	// holds up to 32 KiB for each of them, 8 MiB together.
+	// maxHandshakes is the maximum number of handshakes of a listener that are in progress. crypto/tls buffers up
+	// to 32 KiB for each of them, 8 MiB in total.
 	maxHandshakes = 256
-	// maxQueued is the maximum number of handshakes in the queue. A processor completes about 2000
-	// handshakes per second.
+	// maxQueued is the maximum number of handshakes in the queue. One CPU completes about 2000 handshakes per
+	// second.
 	maxQueued = 20000
-	// extraBytes is the number of bytes that all handshakes in progress can receive in addition
-	// to helloBytes or chainBytes each. crypto/tls holds up to four times as much.
+	// extraBytes is the number of bytes that all handshakes in progress can receive in addition to helloBytes or
+	// chainBytes each. crypto/tls buffers up to four times as many bytes.
 	extraBytes = 1 << 20
-	// extension is the number of bytes that a handshake takes from extraBytes at a time.
+	// extension is the number of bytes that a handshake takes from extraBytes in one step.
 	extension = 8 << 10
-	// stallTime is the minimum time that a handshake can wait for the next flight of the client
-	// while another handshake is queued. There are two or three flights (RFC 8446 section 2). Slow
-	// clients can need more time, for example because 1000 of them share a busy processor.
+	// stallTime is the minimum time that a handshake can wait for the next flight of the client while another
+	// handshake is queued. The client sends two or three flights (RFC 8446 section 2). A slow client may need more
+	// time, for example if 1000 clients share a busy CPU.
 	stallTime = time.Second
 	// recheckTime is the time between two checks of a handshake whose message has arrived and was not
 	// read.
 	recheckTime = time.Second / 5
 )
 
-// handshakes limits the number of handshakes in progress. The others wait in a queue without a timeout,
-// because this time depends on the sidecar and not on the client. A slot is idle while its handshake waits
-// for the client. If handshakes are queued, it can be taken after stallTime, or after up to the timeout of
-// a handshake (see [fair.Options]).
+// handshakes limits the number of handshakes in progress. Other handshakes wait in a queue without a timeout,
+// because the wait depends on the sidecar and not on the client. A slot is idle while its handshake waits for the
+// client. If handshakes are queued, an idle slot can be taken away after a time between stallTime and the timeout
+// of a handshake (see [fair.Options]).
 type handshakes struct {
 	slots   *fair.Semaphore
 	timeout time.Duration // maximum time that a handshake waits for its client
 	bounds  *bound.Recorder
 
 	mu    sync.Mutex
-	extra int // bytes that handshakes can still take, see extraBytes
+	extra int // remaining bytes of extraBytes
 }
 
 func (s *handshakes) init(timeout time.Duration, bounds *bound.Recorder) {
@@ -72,8 +72,8 @@ type handshake struct {
 	idle       bool        // the slot is idle
 	answered   bool        // the server has sent its first flight
 	received   bool        // the client has sent data
-	exceeded   atomic.Bool // the handshake was closed because of a bound
-	wait       wait        // for the client
+	exceeded   atomic.Bool // the connection was closed because the client exceeded a bound
+	wait       wait        // measures how long the handshake waits for the client
 	reading    atomic.Bool // the handshake waits for input
 	ended      atomic.Bool
 	timer      *time.Timer // calls expire
@@ -95,7 +95,7 @@ func (h *handshake) start(ctx context.Context) (err error) {
 	return err
 }
 
-// end releases the slot of the handshake. It is called after start has returned nil.
+// end releases the slot of the handshake. It must be called after start has returned nil.
 func (h *handshake) end(completed bool) {
 	h.ended.Store(true)
 	h.timer.Stop()
@@ -126,8 +126,9 @@ func (h *handshake) pause() {
 	h.waiting(false, h.answered)
 }
 
-// stalled returns the time of all waits for the client, or 0 if the handshake does not wait. If the message
-// of the client has arrived and was not read, the process lacks CPU time.
+// stalled returns the total time for which the handshake has waited for the client. It returns 0 if the handshake
+// does not wait for the client, or if a message has arrived and was not read. In the second case, the process lacks
+// CPU time.
 func (h *handshake) stalled(now time.Time) time.Duration {
 	if h.ended.Load() || h.reading.Load() && !h.conn.Silent() {
 		return 0
@@ -154,9 +155,8 @@ func (h *handshake) close(name bound.Name) bool {
 	return true
 }
 
-// recordFailure records the error of a handshake that failed. A bound is already recorded. A client that
-// sends nothing, such as a TCP probe, is not recorded. If the connection was closed, the error is not an
-// error of TLS.
+// recordFailure records the error of a failed handshake. It does not record a bound, which was already recorded, a
+// client that sent nothing, such as a TCP probe, or a closed connection, which is not a TLS error.
 func (h *handshake) recordFailure(err error) {
 	if h.received && !h.exceeded.Load() && !connectionClosed(err) {
 		h.server.bounds.Fail(handshakeError(err), h.conn.RemoteAddr().String(), err)
@@ -171,8 +171,8 @@ func connectionClosed(err error) bool {
 	}, func(target error) bool { return errors.Is(err, target) })
 }
 
-// noCertificate is the end of the error of crypto/tls for a client without a certificate, which has no type.
-// VerifyClients of package certs uses the same text.
+// noCertificate is the end of the error message that crypto/tls returns for a client without a certificate. This
+// error has no exported type. VerifyClients of package certs uses the same text.
 const noCertificate = "client didn't provide a certificate"
 
 // handshakeError classifies the error of a handshake.

@@ -18,8 +18,8 @@ type Watcher struct {
 	done chan struct{}
 
 	mu    sync.Mutex
-	last  uint64            // last assigned id; unlike file descriptors, ids are not reused
-	gone  map[uint64]func() // callbacks by id
+	last  uint64            // last assigned ID; unlike file descriptors, IDs are not reused
+	gone  map[uint64]func() // callbacks by ID
 	fdSet int
 }
 
@@ -51,9 +51,9 @@ func (w *Watcher) Close() error {
 	return err
 }
 
-// Add registers c. When the peer closes its side of the connection or resets it, or if it has already
-// done so, the watcher calls gone once from its own goroutine. gone must not block. Add returns nil if
-// c cannot be watched.
+// Add registers c. When the peer closes its side of the connection or resets the connection, the watcher calls gone
+// once from its own goroutine. This also applies if the peer did so before Add was called. gone must not block. Add
+// returns nil if c cannot be watched.
 func (w *Watcher) Add(c syscall.Conn, gone func()) *Watch {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -7,7 +7,7 @@ import "syscall"
 // Watcher does nothing on this platform.
 type Watcher struct{}
 
-// NewWatcher returns a watcher without function.
+// NewWatcher returns a watcher that does nothing.
 func NewWatcher() (*Watcher, error) { return &Watcher{}, nil }
 
 // Close does nothing.

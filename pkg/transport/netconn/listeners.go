@@ -23,8 +23,8 @@ type Listeners struct {
 // NewListeners returns an empty set.
 func NewListeners() *Listeners { return &Listeners{Stopping: make(chan struct{})} }
 
-// Add adds a listener. The caller must call Done when it no longer accepts connections. If Stop was
-// called before, Add closes the listener and returns false.
+// Add adds a listener. The caller must call Done when it no longer accepts connections from the listener. If Stop
+// was already called, Add closes the listener and returns false.
 func (s *Listeners) Add(ln net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,8 @@ func (s *Listeners) Add(ln net.Listener) bool {
 	return true
 }
 
-// Done records that the caller no longer accepts connections from a listener.
+// Done must be called once for each successful Add, when the caller no longer accepts connections from the
+// listener.
 func (s *Listeners) Done() { s.serving.Done() }
 
 // Stopped reports whether Stop was called.
@@ -50,8 +51,8 @@ func (s *Listeners) Stopped() bool {
 	}
 }
 
-// Stop stops all listeners. For LastLook, they accept the connections that the kernel has already
-// accepted. Accept then returns an error. Stop must be called at most once.
+// Stop stops all listeners. For another LastLook, Accept returns connections that the kernel has already accepted.
+// After that, Accept returns an error. Stop must be called at most once.
 func (s *Listeners) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,5 +66,5 @@ func (s *Listeners) Stop() {
 	}
 }
 
-// Wait returns when Done was called for each listener.
+// Wait waits until Done was called for each listener.
 func (s *Listeners) Wait() { s.serving.Wait() }

@@ -16,9 +16,9 @@ const (
 	LoopbackIPv6 = "::1"
 )
 
-// DialLoopback connects to the port of address on 127.0.0.1. If that fails, it connects to the
-// port on [::1]. The host of address is ignored. The signature is that of
-// [net.Dialer.DialContext], so that an [net/http.Transport] can use it.
+// DialLoopback connects to the port of address on 127.0.0.1. If that fails, it connects to the port on [::1]. The
+// host of address is ignored. The signature is that of [net.Dialer.DialContext], so that [net/http.Transport] can
+// use it.
 func DialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -49,8 +49,7 @@ func LoopbackClient() *http.Client {
 	}
 }
 
-// LoopbackMissing reports whether err is the error of a dial or a listen because the host does not have
-// the address.
+// LoopbackMissing reports whether a dial or listen failed with err because the host does not have the address.
 func LoopbackMissing(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)
 }

@@ -1,5 +1,5 @@
-// File memory.go limits the memory that the requests of all client connections use while they are read
-// or wait.
+// File memory.go limits the memory that the requests of all client connections use while they are being read or are
+// waiting.
 //
 // Each connection has an [Account]. The engines add the bytes that a request holds and
 // subtract them when the request releases them. The package does not allocate or free
@@ -12,18 +12,17 @@
 //   - If the sum exceeds the limit, [Account.AwaitLimit] waits until the closed connections have
 //     released their memory.
 //
-// The share of a connection is the free memory. A single connection can therefore use half of
-// the budget. The share does not limit a connection that uses little memory. If it needs memory
-// and the budget is exhausted, a connection that uses more memory is closed. Therefore a client
-// with few requests is served even if other clients use the whole budget. A connection is closed
-// last if it has an upload that makes progress.
+// The share of each connection is the free memory. A single connection can therefore use half of the budget. The
+// share does not limit a connection that uses little memory. If it needs memory and the budget is exhausted, a
+// connection that uses more memory is closed. Therefore a client with few requests is served even if other clients
+// use the whole budget. A connection whose upload makes progress is closed last.
 //
-// The connection of an ingress or of the activator contains the requests of many clients. For this
-// reason, connections are compared by their memory per request. Such a connection is not closed if
-// the budget is used by many connections that use little memory.
+// A connection from an ingress or from the activator carries the requests of many clients. For this reason,
+// connections are compared by their memory per request. Such a connection is not closed if the budget is used by
+// many connections that use little memory.
 //
-// If there are many connections, they are also charged to the budget, so that less memory remains
-// for their requests.
+// If the connections themselves need more than a fourth of the budget, they are also charged to the budget, so that
+// less memory remains for their requests.
 
 package netconn
 
@@ -41,11 +40,11 @@ const (
 	MemoryFraction = 2
 	// Unlimited is the budget in bytes of a process without a memory limit.
 	Unlimited = 1 << 30
-	// small is the number of bytes up to which a connection is closed only if the sum exceeds the limit. It
-	// is also the number of bytes that each connection can hold while others use all of the budget.
+	// small is the number of bytes up to which a connection is closed only if the sum exceeds the limit. It is also
+	// the number of bytes that each connection can hold while other connections use the whole budget.
 	small = 64 << 10
-	// medium is the maximum usage in bytes of a connection that is not limited by its share. A single
-	// upload over HTTP/2 and TLS uses less than this.
+	// medium is the maximum usage in bytes of a connection that is not limited by its share. A single upload over
+	// HTTP/2 and TLS uses less memory.
 	medium = 192 << 10
 	// progress is the minimum ratio of released bytes to held bytes for a connection whose requests
 	// are considered to make progress.
@@ -56,10 +55,10 @@ const (
 	// ConnectionBytes is the estimated memory in bytes of a client connection without requests. An
 	// idle TLS connection needs up to 27 KB (docs/reliability.md).
 	ConnectionBytes = 32 << 10
-	// freeFraction is the budget divided by the memory of the connections that are not charged.
+	// freeFraction is the budget divided by the memory of connections that is not charged.
 	freeFraction = 4
-	// chargedFraction is the budget divided by the maximum memory of the connections that are charged.
-	// The rest of the budget remains for their requests.
+	// chargedFraction is the budget divided by the maximum memory of connections that is charged. The rest of the
+	// budget remains for their requests.
 	chargedFraction = 2
 	// stalledTime is the time without progress after which a connection with more than ordinary bytes per
 	// request is closed so that another connection is served. Await waits longer than this.
@@ -72,8 +71,8 @@ const (
 	// closingFraction is the budget divided by the number of bytes by which the sum can exceed it
 	// while connections are being closed.
 	closingFraction = 4
-	// skippedScans is the number of additions above the trigger for which the accounts are not
-	// scanned, after a scan has found no connection to be closed.
+	// skippedScans is the number of additions above the trigger that do not scan the accounts after a scan has
+	// found no connection to close.
 	skippedScans = 64
 	// awaitTime is the maximum time for which Await and AwaitLimit wait. Other requests usually release
 	// memory within milliseconds.
@@ -83,8 +82,7 @@ const (
 	maxPoll = 32 * time.Millisecond
 )
 
-// A Budget is the memory of all requests. It is safe for concurrent use. The nil Budget has no
-// limit.
+// A Budget limits the memory of all requests. It is safe for concurrent use. A nil Budget means no limit.
 type Budget struct {
 	limit  int64
 	soft   int64 // sum at which the share of a connection is 0; the rest is for small connections
@@ -102,11 +100,11 @@ type Budget struct {
 	before   int64 // previous value of clock
 	resumed  int64 // value of clock at the last update that was late
 	accounts map[*Account]struct{}
-	charged  int64 // memory in bytes of the connections themselves that is part of used
+	charged  int64 // bytes of the connections themselves that are counted in used
 }
 
-// An Account is the memory of one connection. The nil Account has no limit. It is safe for
-// concurrent use.
+// An Account counts the memory that one connection uses. It is safe for concurrent use. A nil Account means no
+// limit.
 type Account struct {
 	budget *Budget
 	peer   string
@@ -189,7 +187,7 @@ func (a *Account) Serve(requests int) {
 	}
 }
 
-// perRequest returns the bytes of the connection for each request.
+// perRequest returns the number of bytes that the connection holds for each request.
 func (a *Account) perRequest() int64 { return a.used.Load() / max(a.served.Load(), 1) }
 
 // Admit adds n bytes and returns true if the connection can hold them. Otherwise, it adds
@@ -214,9 +212,9 @@ func (a *Account) Admit(n int) bool {
 	return true
 }
 
-// admits reports whether a connection can hold used bytes if all connections hold total bytes. A
-// connection that holds little can use the memory of connections that are being closed. On a busy
-// machine, they release it with a delay, so this memory is limited.
+// admits reports whether a connection can hold used bytes if all connections hold total bytes. A connection that
+// holds at most medium bytes can also use the memory of connections that are being closed. The total is limited,
+// because those connections release their memory with a delay on a busy machine.
 func (b *Budget) admits(used, total int64) bool {
 	if used <= b.soft-total {
 		return true
@@ -225,12 +223,12 @@ func (b *Budget) admits(used, total int64) bool {
 	return used <= medium && total-ending <= b.limit && total <= b.limit+b.limit/closingFraction
 }
 
-// Over reports whether the connection holds more than its share.
+// Over reports whether the connection holds more memory than its share.
 func (a *Account) Over() bool {
 	return a != nil && !a.budget.admits(a.used.Load(), a.budget.used.Load())
 }
 
-// Await is Admit, but it waits for up to a second until the connection can hold the bytes. It returns false
+// Await is like Admit, but waits up to awaitTime until the connection can hold the bytes. It returns false
 // immediately if the connection is being closed.
 func (a *Account) Await(n int) bool {
 	return a.Admit(n) || a.wait(func() bool { return a.Admit(n) })
@@ -240,9 +238,9 @@ func (a *Account) Await(n int) bool {
 // time, because read buffers are not part of the budget and many connections can read concurrently.
 func (a *Account) Scarce() bool { return a != nil && a.budget.used.Load() > a.budget.limit/2 }
 
-// BufferSize returns the size in bytes of a buffer that a slow peer can hold for a long time. The result is
-// size, size/2 if half of the budget or a quarter of the share of the connection is used, and size/16 if three
-// quarters of the budget or half of the share are used. The memory of many slow requests then stays below the
+// BufferSize returns the size in bytes of a buffer that stays in use until a slow peer has read its content. The
+// result is size, size/2 if half of the budget or a quarter of the share of the connection is used, and size/16 if
+// three quarters of the budget or half of the share are used. This keeps the memory of many slow requests below the
 // budget.
 func (a *Account) BufferSize(size int) int {
 	if a == nil {
@@ -260,10 +258,9 @@ func (a *Account) BufferSize(size int) int {
 	return size
 }
 
-// AwaitLimit waits up to a second if the total usage is above the limit and connections are being closed,
-// so that they can release their memory first. Without the wait, the usage would grow further in
-// the meantime. AwaitLimit does not wait if the connection holds no memory, so that its next request
-// is served.
+// AwaitLimit waits up to awaitTime if the total usage is above the limit and connections are being closed, so that
+// those connections can release their memory first. Without the wait, the usage would continue to grow. AwaitLimit
+// does not wait if the connection holds no memory, so that its next request is served.
 func (a *Account) AwaitLimit() {
 	if a == nil {
 		return
@@ -315,8 +312,7 @@ func (a *Account) Sub(n int) {
 	a.budget.used.Add(-int64(n))
 }
 
-// Progress records that n bytes of content were forwarded. A connection with an upload that makes
-// progress is closed last.
+// Progress records that n bytes of content were forwarded. A connection whose upload makes progress is closed last.
 func (a *Account) Progress(n int) {
 	if a != nil {
 		a.released.Add(int64(n))
@@ -343,9 +339,9 @@ func (b *Budget) clockDue() bool {
 	return time.Since(b.begin)-time.Duration(b.clock.Load()) >= clockInterval
 }
 
-// stall returns for how long the account has made no progress, in nanoseconds, or 0 if it made progress since
-// the update before the last one. If the clock was updated late, the time before this update does not count,
-// because the account may have moved bytes in the meantime. budget.mu must be held.
+// stall returns the time without progress in nanoseconds, or 0 if the account has made progress since the last
+// update of the clock but one. If the clock was updated late, the time before this update does not count, because
+// the account may have moved bytes in the meantime. budget.mu must be held.
 func (a *Account) stall(now int64) int64 {
 	moved := a.moved.Load()
 	if moved >= a.budget.before {
@@ -354,7 +350,7 @@ func (a *Account) stall(now int64) int64 {
 	return now - max(moved, a.budget.resumed)
 }
 
-// Set changes the number of bytes of one object from held to n, and returns n.
+// Set changes the number of bytes that are charged for one object from held to n, and returns n.
 func (a *Account) Set(held, n int) int {
 	if n > held {
 		a.Add(n - held)
@@ -404,23 +400,23 @@ func (b *Budget) endingBytes() (n int64) {
 	return n
 }
 
-// victim returns the connection to be closed next, or nil if there is none. sum is the number of bytes
-// without the connections that are being closed. now is a result of tick. b.mu must be held. The order is:
+// victim returns the connection to be closed next, or nil if there is none. sum is the number of bytes without the
+// connections that are being closed. now is the time returned by tick. b.mu must be held. The order is:
 //
 //  1. The connection with the most bytes per request, if it holds more than medium bytes and more than
 //     ordinary bytes per request.
-//  2. The connection that has been stalled for the longest time, for example because the user container
-//     does not read an upload. It is possible that the client has disconnected, because this is not
-//     detected if the connection contains unread input.
+//  2. The connection that has been stalled for the longest time, for example because the user container does not
+//     read an upload. Its client may have disconnected, because a disconnect is not detected while the connection
+//     contains unread input.
 //  3. The connection with the most bytes. It must hold more than medium bytes, or it must hold more than
 //     small bytes and make no progress. It is not closed if small connections, connections with progress
 //     and the memory of the connections themselves use half of the budget, because they are then the cause
 //     of the shortage.
-//  4. If the sum exceeds the limit, the connection with the most bytes per request. The connections with
-//     progress and the connections without progress are two groups, and the connection is in the group
-//     that uses more memory. Otherwise a small connection could be closed because of many tunnels. If the
-//     sum exceeds the limit because of the memory of the connections themselves, small connections are not
-//     closed, because this would release little memory.
+//  4. If the sum exceeds the limit, the connection with the most bytes per request. Connections with progress and
+//     connections without progress form two groups, and the connection is selected from the group that uses more
+//     memory. Otherwise many tunnels could cause a small connection to be closed. If the sum exceeds the limit
+//     because of the memory of the connections themselves, small connections are not closed, because this would
+//     release little memory.
 //
 // Steps 1 to 3 also apply below the limit, so that small connections are served.
 func (b *Budget) victim(sum, now int64) *Account {
@@ -457,7 +453,7 @@ type survey struct {
 	mediumBytes  int64 // sum of the connections with no progress, more than small bytes, and at most medium bytes
 }
 
-// survey compares all connections. now is a result of tick. b.mu must be held.
+// survey compares all connections. now is the time returned by tick. b.mu must be held.
 func (b *Budget) survey(now int64) (s survey) {
 	longest := int64(stalledTime)
 	for a := range b.accounts {
@@ -486,8 +482,8 @@ func (b *Budget) survey(now int64) (s survey) {
 	return s
 }
 
-// heaviest is the connection with the most bytes per request, and with the most bytes if these are
-// equal.
+// heaviest is the connection with the most bytes per request. If several connections hold as many, it is the one of
+// them with the most bytes.
 type heaviest struct {
 	account          *Account
 	perRequest, used int64

@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// The race detector derives the order of events from socket operations, but only if they use package
-// syscall.
+// The race detector derives the order of events only from socket operations that use package syscall.
 
 // Read reads the available input. At the end of the input, it returns 0 and no error.
 func Read(fd uintptr, p []byte) (n int, err error) { return interrupted(syscall.Read, fd, p) }
@@ -28,11 +27,10 @@ func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 	return n + m, err
 }
 
-// WriteNow writes to a pipe or file without blocking, even if the descriptor is in blocking mode. On
-// this platform, this is not supported, and WriteNow always returns 0.
+// WriteNow returns 0, because this platform does not support nonblocking writes to a descriptor in blocking mode.
 func WriteNow(uintptr, []byte) int { return 0 }
 
-// Peek reads bytes that stay in the receive buffer. Its results are those of Read.
+// Peek is like Read, but the bytes stay in the receive buffer.
 func Peek(fd uintptr, p []byte) (n int, err error) {
 	for {
 		if n, _, err = syscall.Recvfrom(int(fd), p, syscall.MSG_PEEK|syscall.MSG_DONTWAIT); !errors.Is(err, syscall.EINTR) {

@@ -30,8 +30,8 @@ func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 	return call(unix.SYS_SENDMSG, fd, unsafe.Pointer(&message), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0, 0, 0)
 }
 
-// WriteNow writes to a pipe or file without blocking, even if the descriptor is in blocking mode. It
-// returns the number of bytes written, or 0 on an error or if the file does not support this.
+// WriteNow writes to a pipe or file without blocking, even if the descriptor is in blocking mode. It returns the
+// number of bytes written, or 0 after an error or if the file does not support nonblocking writes.
 func WriteNow(fd uintptr, p []byte) int {
 	piece := unix.Iovec{Base: unsafe.SliceData(p)}
 	piece.SetLen(len(p))
@@ -40,7 +40,7 @@ func WriteNow(fd uintptr, p []byte) int {
 	return n
 }
 
-// Peek reads bytes that stay in the receive buffer. Its results are those of Read.
+// Peek is like Read, but the bytes stay in the receive buffer.
 func Peek(fd uintptr, p []byte) (n int, err error) {
 	return call(unix.SYS_RECVFROM, fd, pointer(p), uintptr(len(p)), syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
 }

@@ -18,18 +18,18 @@ const (
 	// handshakeTime is the maximum time that a handshake waits for its client. The client sends two or
 	// three messages in a handshake.
 	handshakeTime = 10 * time.Second
-	// helloBytes is the number of bytes of a handshake that each client can send. Most clients send
-	// less than 2 KiB. crypto/tls holds up to four times as much.
+	// helloBytes is the number of handshake bytes that each client can send without using extraBytes. Most clients
+	// send less than 2 KiB. crypto/tls buffers up to four times as many bytes.
 	helloBytes = 8 << 10
 	// chainBytes is helloBytes for servers that request client certificates. A chain of
 	// certificates is rarely longer than 10 KiB.
 	chainBytes = 32 << 10
-	// maxHelloBytes and maxChainBytes are the maximum lengths, in bytes. A handshake that is
-	// longer than helloBytes or chainBytes takes the rest from extraBytes.
+	// maxHelloBytes and maxChainBytes are the maximum numbers of handshake bytes. A handshake that is longer than
+	// helloBytes or chainBytes takes the rest from extraBytes.
 	maxHelloBytes = 64 << 10
 	maxChainBytes = 128 << 10
-	// recordTime is the maximum time to wait for the rest of a TLS record or of a message of TLS.
-	// A record has at most 16 KiB.
+	// recordTime is the maximum time to wait for the rest of a TLS record or message. A record contains at most 16
+	// KiB of content.
 	recordTime = time.Minute
 	// idleBytes is the maximum number of bytes without content that an idle connection can have
 	// received. A KeyUpdate has 27 bytes.
@@ -38,7 +38,7 @@ const (
 	// has slightly more than 16 KiB (RFC 8446 section 5.2), and a message such as KeyUpdate has a few
 	// bytes. Without this limit, crypto/tls would buffer up to 64 KiB of a message.
 	maxUnread = 20 << 10
-	// encryptAtOnce is the number of content bytes that are encrypted before they are sent.
+	// encryptAtOnce is the maximum number of content bytes that are encrypted before the result is sent.
 	encryptAtOnce = 32 << 10
 	// recordOverhead is an upper bound for the bytes that encryption adds to 16 KiB of content.
 	recordOverhead = 512
@@ -50,8 +50,8 @@ const (
 // MaxRecord is the maximum length of the content of a record in bytes.
 const MaxRecord = 16 << 10
 
-// MaxUnsent is the maximum number of encrypted bytes that are not sent: content, and replies to
-// messages of a client that does not read.
+// MaxUnsent is the maximum number of unsent encrypted bytes, including replies to TLS messages from a client that
+// does not read.
 const MaxUnsent = 2 * largeOut
 
 var (
@@ -63,7 +63,7 @@ var (
 // Values of the Op of the *net.OpError that crypto/tls returns for an alert.
 const (
 	localError  = "local error"  // an alert from the server
-	remoteError = "remote error" // an alert of the client
+	remoteError = "remote error" // an alert from the client
 )
 
 // Sizes of the buffers for unsent encrypted bytes. A small buffer holds a record with 4 KiB of content and
@@ -82,9 +82,9 @@ type Server struct {
 	handshakes handshakes
 }
 
-// NewServer returns a server with a TLS configuration. limit is the maximum time to wait for a message
-// of the client, or 0. A handshake waits for its client for at most 10 s, and for the rest of a TLS
-// record for at most a minute. If bounds is not nil, it records the bounds that clients exceed.
+// NewServer returns a server with a TLS configuration. A handshake waits for its client for at most 10 seconds, and
+// a connection waits for the rest of a TLS record for at most a minute. If limit is positive, it is an additional
+// upper bound for both times. If bounds is not nil, it records the bounds that clients exceed.
 func NewServer(config *tls.Config, limit time.Duration, bounds *bound.Recorder) *Server {
 	s := &Server{config: config, recordTime: recordTime, bounds: bounds, buffers: NewBuffers(smallOut, largeOut)}
 	timeout := handshakeTime
@@ -113,7 +113,7 @@ type encryption struct {
 	inputEnded     bool // reading encrypted bytes returned an error or the end
 	recordReported bool // an invalid record was reported
 
-	rest wait // for the rest of a record or message
+	rest wait // measures the wait for the rest of a record or message
 
 	// The following fields hold the output of crypto/tls, which is written by the reader and the
 	// writer. They are guarded by mu.
@@ -126,16 +126,15 @@ type encryption struct {
 	replied atomic.Int32 // bytes of replies to TLS messages since the last batch
 }
 
-// Handshake completes a TLS handshake as the server. It blocks, and must be called before all other
-// methods that read or write. It first waits for the ClientHello and then for a slot, so that a client
-// that sends nothing does not use a slot. If ctx is canceled, Handshake stops waiting for a slot.
+// Handshake completes a TLS handshake as the server. Handshake blocks, and must be called before any method that
+// reads or writes. It first waits for the ClientHello and then for a slot, so that a client that sends nothing does
+// not use a slot. If ctx is canceled, Handshake stops waiting for a slot.
 //
-// waiting is called each time the handshake starts or stops waiting for the client, and before it
-// waits for a slot. answered is true if the ClientHello was valid and the server has sent its first
-// flight.
+// waiting is called each time the handshake starts or stops waiting for the client, and before Handshake waits for
+// a slot. answered is true if the ClientHello was valid and the server has sent its first flight.
 //
-// The client can send 8 KiB, or 32 KiB if a certificate is requested, and up to 64 or 128 KiB if few
-// other handshakes are long. The owner of the connection can end the handshake by a deadline.
+// The client can send 8 KiB, or 32 KiB if the server requests a certificate. If few other handshakes are long, it
+// can send up to 64 KiB or 128 KiB. The owner of the connection can end the handshake with a deadline.
 func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, answered bool)) error {
 	if err := c.awaitHello(s); err != nil {
 		return err
@@ -166,9 +165,8 @@ func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, an
 	return nil
 }
 
-// awaitHello waits until the first TLS record of the client has arrived, without reading it. If the
-// timeout expires and the record has arrived, the process lacks CPU time, and the connection stays
-// open.
+// awaitHello waits until the first TLS record of the client has arrived, without reading it. If the record has
+// arrived when the timeout expires, the process lacks CPU time, and the connection stays open.
 func (c *Conn) awaitHello(s *Server) error {
 	c.greeting.Store(true)
 	timer := time.AfterFunc(s.handshakes.timeout, func() {
@@ -243,7 +241,7 @@ func (e *encryption) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// readHandshake is Read during the handshake. It first sends the messages for which the client waits.
+// readHandshake implements Read during the handshake. It first sends the messages that the client waits for.
 func (e *encryption) readHandshake(p []byte) (n int, err error) {
 	h := e.shaking
 	if h.allowed == 0 && !h.extend() {
@@ -285,16 +283,16 @@ func (e *encryption) follow(p []byte) {
 	}
 }
 
-// isAlert reports whether the current record is an unencrypted alert (RFC 8446 section 6). An encrypted
-// alert is longer.
+// isAlert reports whether the current record is an unencrypted alert (RFC 8446 section 6). It uses the length,
+// because an encrypted alert is longer.
 func (e *encryption) isAlert() bool {
 	const alertType, alertLength = 21, 2
 	return e.header[0] == alertType && int(e.header[3])<<8|int(e.header[4]) == alertLength
 }
 
-// alertError returns the alert of the client if it caused err. OpenSSL does not encrypt the alert with
-// which it rejects a certificate in TLS 1.3. crypto/tls expects an encrypted record and returns an error
-// of the record instead.
+// alertError returns the alert of the client if it caused err. OpenSSL does not encrypt the alert with which it
+// rejects a certificate in TLS 1.3. crypto/tls expects an encrypted record, so its error describes an invalid
+// record.
 func (e *encryption) alertError(err error) error {
 	if local, ok := errors.AsType[*net.OpError](err); ok && local.Op == localError && e.alerted {
 		return &net.OpError{Op: remoteError, Err: tls.AlertError(e.alert)}
@@ -326,7 +324,7 @@ func (e *encryption) checkLate(d time.Duration) {
 	e.link.late.Store(time.AfterFunc(d, e.closeLate))
 }
 
-// closeLate closes the connection if the rest of a record or message is late.
+// closeLate closes the connection if the rest of a record or message has not arrived within Server.recordTime.
 func (e *encryption) closeLate() {
 	e.link.late.Store(nil)
 	waited := e.rest.time(time.Now())
@@ -404,8 +402,8 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	if n > 0 {
 		e.received = 0
 		e.rest.earlier.Store(0)
-		// A client that sends content without a pause can read the replies at the same time. If
-		// the send fails, the next write returns the error.
+		// A client that sends content without a pause may read the replies at the same time, so the replies are
+		// sent now. If sending fails, the next write returns the error.
 		if e.replied.Load() >= replyBatch {
 			e.replied.Store(0)
 			_ = e.send(fd)
@@ -415,7 +413,8 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	if err != nil && !errors.Is(err, ErrAgain) {
 		e.recordInvalid(err)
 	}
-	if answer := e.send(fd); answer != nil && !errors.Is(answer, ErrAgain) { // an error of sending the response to a TLS message such as KeyUpdate
+	// The output may contain the reply to a TLS message such as KeyUpdate.
+	if answer := e.send(fd); answer != nil && !errors.Is(answer, ErrAgain) {
 		return 0, answer
 	}
 	if err == nil { // the record has no content
@@ -427,15 +426,15 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	return 0, err
 }
 
-// overflowed reports whether a reply to a message of the client exceeded MaxUnsent.
+// overflowed reports whether a reply to a TLS message from the client exceeded MaxUnsent.
 func (e *encryption) overflowed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.replyOverflow
 }
 
-// recordInvalid records err if crypto/tls rejected a record or a message of the client. It does not record an
-// alert of the client, the end of the input, an error of the socket, or a bound.
+// recordInvalid records err if crypto/tls rejected a record or a message from the client. It does not record an
+// alert from the client, the end of the input, a socket error, or a bound.
 func (e *encryption) recordInvalid(err error) {
 	alert, isAlert := errors.AsType[*net.OpError](err)
 	if e.recordReported || e.inputEnded || errors.Is(err, io.EOF) || e.overflowed() || isAlert && alert.Op == remoteError {

@@ -8,14 +8,14 @@ func Unread(fd uintptr) int {
 	return n
 }
 
-// ReceiveBuffer returns the size of the receive buffer in bytes, or 0 on an error. The kernel also uses
-// it for its own data, so that it can hold about half as much input (socket(7), SO_RCVBUF).
+// ReceiveBuffer returns the size of the receive buffer in bytes, or 0 on an error. The kernel also stores its own
+// data in the buffer, so only about half of the size is available for input (socket(7), SO_RCVBUF).
 func ReceiveBuffer(fd uintptr) int {
 	n, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
 	return n
 }
 
-// Ended reports whether the peer has closed its side of the connection, even if bytes are not read.
+// Ended reports whether the peer has closed its side of the connection, even if unread bytes remain.
 func Ended(fd uintptr) bool {
 	one := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	_, _ = unix.Poll(one, 0)

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// A wait measures how long a connection waits for the messages of the client. It does not
-// include the time between two waits. begin and end are called by the reader.
+// A wait measures how long a connection waits for messages from the client. The time between two waits is not
+// included. Only the reader calls begin and end.
 type wait struct {
-	since    atomic.Int64 // start of the current wait, in nanoseconds since 1970; 0 if there is none
+	since    atomic.Int64 // when the current wait began, in nanoseconds since 1970; 0 if the connection is not waiting
 	earlier  atomic.Int64 // earlier waits for the same message, in nanoseconds
 	previous atomic.Int64 // waits for previous messages, in nanoseconds
 }
 
-// begin starts the measurement. If next is true, the client must send another message than
-// before.
+// begin starts the measurement. next reports whether the connection waits for a new message and not for the rest of
+// the previous one.
 func (w *wait) begin(next bool) {
 	if next {
 		w.previous.Add(w.earlier.Swap(0))
@@ -29,8 +29,8 @@ func (w *wait) end() {
 	}
 }
 
-// time returns the time of all waits for the current message, or 0 if the connection is not
-// waiting. A client does not extend it by sending a single byte.
+// time returns the time of all waits for the current message, or 0 if the connection is not waiting. A client that
+// sends a single byte does not reset this time.
 func (w *wait) time(now time.Time) time.Duration {
 	since := w.since.Load()
 	if since == 0 {

@@ -32,14 +32,14 @@ type WebSocket struct {
 	head  []byte // incomplete header of the current frame
 	left  int64  // unwritten bytes of the current frame
 	asked bool   // GoAway was called
-	said  bool   // the Close frame was sent or could not be sent
+	said  bool   // the Close frame was sent, or sending it failed
 }
 
 // NewWebSocket returns a connection on which a server sends WebSocket frames.
 func NewWebSocket(c stream) *WebSocket { return &WebSocket{stream: c} }
 
-// longestPayload is the maximum payload length that is counted, in bytes, so that the frame size fits
-// into 63 bits. A frame with a longer payload never ends in practice.
+// longestPayload is an upper bound for the payload length of a frame in bytes, so that the frame size fits into an
+// int64. A frame with a longer payload never ends in practice.
 const longestPayload = 1 << 62
 
 // webSocketSize returns the size of the frame that starts with head (RFC 6455 section 5.2). It returns
@@ -67,7 +67,7 @@ func webSocketSize(head []byte) (int64, bool) {
 	return int64(size) + payload, true
 }
 
-// Write writes a part of the frames of the server. It discards the bytes that follow the Close frame.
+// Write writes bytes of the frames that the server sends. It discards all bytes after the Close frame.
 func (c *WebSocket) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,8 +94,8 @@ func (c *WebSocket) Write(p []byte) (int, error) {
 	return written, c.sayWhenDue()
 }
 
-// GoAway sends the Close frame as soon as no frame is incomplete. Later calls have no effect. It
-// blocks while Write is running.
+// GoAway sends the Close frame as soon as the last frame is complete. Later calls have no effect. GoAway blocks
+// while Write is running.
 func (c *WebSocket) GoAway() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +103,7 @@ func (c *WebSocket) GoAway() {
 	_ = c.sayWhenDue() // best effort: on an error, the client detects the end of the connection
 }
 
-// sayWhenDue writes the Close frame after GoAway, if no frame is incomplete.
+// sayWhenDue writes the Close frame if GoAway was called and the last frame is complete.
 func (c *WebSocket) sayWhenDue() error {
 	if !c.asked || c.said || !c.between() {
 		return nil
@@ -115,11 +115,11 @@ func (c *WebSocket) sayWhenDue() error {
 	return err
 }
 
-// between reports whether no frame is incomplete.
+// between reports whether the last frame is complete.
 func (c *WebSocket) between() bool { return c.left == 0 && len(c.head) == 0 }
 
-// untilNext returns the number of bytes of p that belong to the current frame. If p ends within the
-// frame header, this is all of p.
+// untilNext returns the number of bytes of p that belong to the current frame. If p ends within the frame header,
+// untilNext returns len(p).
 func (c *WebSocket) untilNext(p []byte) int {
 	if c.left > 0 {
 		return int(min(int64(len(p)), c.left))
@@ -150,10 +150,10 @@ func (c *WebSocket) follow(p []byte) {
 	}
 }
 
-// A WebSockets is a set of connections that are notified at the same time. The zero Set is empty. A nil Set
-// ignores Add and Remove. A Set is safe for concurrent use.
+// WebSockets is a set of WebSocket connections to which GoAway sends a Close frame. The zero value is an empty set.
+// Add and Remove do nothing on a nil *WebSockets. A WebSockets is safe for concurrent use.
 type WebSockets struct {
-	conns sync.Map // keys of type *Conn
+	conns sync.Map // keys of type *WebSocket
 }
 
 // Add adds a connection to the set.
