@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// barrier is the state that a client keeps of the streams that it has reset. A server that
-// has acknowledged a frame sent after RST_STREAM has closed the stream (RFC 9113 section
-// 5.1.2 counts only open streams). Guarded by Conn.mu.
+// barrier tracks the streams that a client has reset. After RST_STREAM, the client sends a frame that the server
+// must acknowledge. The acknowledgment shows that the server has closed the stream, so that the stream no longer
+// counts against the limit of the server (RFC 9113 section 5.1.2). The fields are guarded by Conn.mu.
 type barrier struct {
 	abandoned int    // streams that were reset and that the server may still count
 	covered   int    // abandoned streams that were reset before the outstanding barrier
@@ -25,20 +25,19 @@ type barrier struct {
 	heard  uint64    // Conn.received at the last RST_STREAM
 }
 
-// Servers close a connection on which the client resets too many streams, and the streams of all
-// clients that share the connection fail. Therefore the connection is replaced before it reaches
-// such a limit.
+// Servers close a connection on which the client resets too many streams, and the streams of all clients that share
+// the connection fail. Therefore the client replaces the connection before it reaches such a limit.
 const (
 	// maxResets and resetRate, per second, are lower than the default bound of nghttp2, which
 	// Node uses: a burst of 1000 and 33 per second.
 	maxResets = 500
 	resetRate = 20
-	// stuckFactor times the advertised number of streams can be reset while the server sends
-	// no response. The server of Go closes the connection if its handlers still run for all
-	// streams and four times as many requests wait for one of them.
+	// stuckFactor, multiplied by the advertised number of streams, is the number of streams that can be reset while
+	// the server sends no response. Go's server closes the connection if a handler runs for each stream and four
+	// times as many requests wait for a handler.
 	stuckFactor = 4
-	// recentTime is the time for which a server may continue to process a request after its
-	// stream was reset. Go's server counts such requests against its limit.
+	// recentTime is how long a server is assumed to process a request after its stream was reset. Go's server
+	// counts such requests against its limit.
 	recentTime = 10 * time.Second
 	// maxRefusals is the number of consecutive streams that a server can refuse before the
 	// connection is replaced. Only refusals within the limit of the server count.
@@ -48,10 +47,10 @@ const (
 	replaceTime = time.Second
 )
 
-// refused handles the reset of a client's stream by the server. If the server rejects new
-// streams because of earlier streams, the connection is replaced. Node rejects them with
-// ENHANCE_YOUR_CALM after 10 MB of canceled responses, until the connection is closed. refused
-// reports whether the connection accepts no more streams.
+// refused handles the reset of a client's stream by the server. If the server rejects new streams because of
+// earlier streams, the connection is replaced. For example, Node rejects new streams with ENHANCE_YOUR_CALM after
+// 10 MB of canceled responses, until the connection is closed. refused reports whether the connection accepts no
+// more streams.
 func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	if !c.config.Client {
 		return false
@@ -77,10 +76,10 @@ func (c *Conn) Check() {
 	c.Flush(false)
 }
 
-// addBarrier adds a frame to the output that the server must acknowledge, unless one is
-// outstanding. The frame is a PING only if HEADERS or DATA was received since the last PING,
-// because servers of gRPC close a connection on which they receive more (gRPC proposal A8).
-// Otherwise it is an empty SETTINGS frame. c.mu must be held.
+// addBarrier adds to the output a frame that the server must acknowledge, unless such a frame is outstanding. The
+// frame is a PING only if HEADERS or DATA was received since the last PING, because gRPC servers close a connection
+// on which they receive more PING frames (gRPC proposal A8). Otherwise it is an empty SETTINGS frame. c.mu must be
+// held.
 func (c *Conn) addBarrier() {
 	b := &c.barrier
 	if b.active || c.broken != nil {
@@ -131,15 +130,15 @@ func (c *Conn) passBarrier() {
 	}
 }
 
-// nearlyFull reports whether abandoned streams may soon prevent the client from opening
-// streams. c.mu must be held.
+// nearlyFull reports whether streams are abandoned, and the open and abandoned streams are at least half of the
+// limit of the server. c.mu must be held.
 func (c *Conn) nearlyFull() bool {
 	return c.maxStreamsReceived && c.barrier.abandoned > 0 && 2*(len(c.streams)+c.barrier.abandoned) >= int(c.maxStreams)
 }
 
-// full reports whether the server accepts no more streams at the moment. Abandoned streams
-// count only against a limit that the server has advertised. If careful is true, all streams that
-// were abandoned in the last recentTime count. c.mu must be held.
+// full reports whether the server accepts no more streams now. Abandoned streams count only against a limit that
+// the server has advertised. If careful is true, all streams that were abandoned in the last recentTime count. c.mu
+// must be held.
 func (c *Conn) full(careful bool) bool {
 	n := len(c.streams)
 	switch {
@@ -185,8 +184,8 @@ func (s *Stream) Abandon() bool {
 	return true
 }
 
-// exhausted counts an RST_STREAM frame, and reports whether the connection should be
-// replaced before the server closes it. c.mu must be held.
+// exhausted counts an RST_STREAM frame and reports whether the connection must be replaced because the server may
+// close it. c.mu must be held.
 func (c *Conn) exhausted() bool {
 	b, now := &c.barrier, time.Now()
 	b.resets = max(0, b.resets-now.Sub(b.since).Seconds()*resetRate) + 1

@@ -7,10 +7,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// A Block is an encoded header block (RFC 7541). The encoder uses only the static table and has
-// no state, so any goroutine can build a block for any connection at any time. Compression is
-// not needed because the peers are close. The zero value is empty. A Block must not be used
-// concurrently.
+// A Block is an encoded header block (RFC 7541). The encoder uses only the static table and has no state, so any
+// goroutine can build a block for any connection at any time. A better compression is not needed because the peers
+// are usually in the same cluster. The zero value is empty. A Block must not be used concurrently.
 type Block struct {
 	b    []byte
 	size int // size of the header list (RFC 9113 section 6.5.2), in bytes
@@ -109,8 +108,8 @@ func appendInteger(b []byte, first byte, bits uint, n int) []byte {
 	return append(b, byte(n))
 }
 
-// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3). It precedes the first header
-// block, and it remains valid because every later limit of the peer is at least 0.
+// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3). It precedes the first header block. It
+// remains valid because no limit that the peer sends later is lower.
 const noTable = 0x20
 
 // staticNames maps names to their indexes in the static table (RFC 7541 appendix A).

@@ -11,15 +11,15 @@ import (
 // SETTINGS, WINDOW_UPDATE, unknown types, empty DATA and CONTINUATION, and frames on closed
 // streams. Useful frames are header blocks and DATA with content, in both directions.
 //
-// grpc-go sends one PING and two WINDOW_UPDATE frames for each DATA frame, and the HTTP/2
-// client of Go sends at most four WINDOW_UPDATE frames for one of our DATA frames.
+// grpc-go sends one PING and two WINDOW_UPDATE frames for each DATA frame, and Go's HTTP/2 client sends at most
+// four WINDOW_UPDATE frames for each DATA frame that it receives.
 const (
 	controlBurst     = 10_000 // frames
 	controlRate      = 1000   // frames per second
 	controlPerUseful = 100    // frames for each useful frame
-	// maxControl is the maximum credit for useful frames. A peer can send the control frames
-	// for content much later, for example after a pause or at the end of the stream. The
-	// default window of a stream allows 65,535 frames of one byte.
+	// maxControl is the maximum credit for useful frames. A peer may send the control frames for content long after
+	// the content, for example after a pause or at the end of the stream. The default window of a stream allows
+	// 65,535 frames of one byte.
 	maxControl = 1_000_000
 	// appFactor multiplies these bounds for the user container, which is in the same pod.
 	appFactor = 10
@@ -44,8 +44,8 @@ func (c *Conn) factor() int {
 	return 1
 }
 
-// countControl counts control frames. It returns an error if the peer has sent too many for the
-// useful work on this connection.
+// countControl counts control frames. It returns an error if the peer has sent more control frames than the budget
+// allows.
 func (c *Conn) countControl(frames int) error {
 	if c.budget.left -= frames; c.budget.left > 0 {
 		return nil
@@ -70,8 +70,7 @@ func (c *Conn) refill() error {
 	return nil
 }
 
-// exceeded is hitOf for a bound that closes the connection. It returns the error that closes
-// the connection.
+// exceeded is like hitOf for a bound that closes the connection. It returns the error to close the connection with.
 func (c *Conn) exceeded(client, app bound.Name, text string) error {
 	c.hitOf(client, app)
 	return fail(EnhanceYourCalm, text)
@@ -87,8 +86,9 @@ func (c *Conn) hitOf(client, app bound.Name) {
 	}
 }
 
-// recordError records a violation of the protocol by a client. If a bound closed the connection, it is
-// already recorded. wrong is the [Error] in err, or nil. Errors of the user container are reported by their requests.
+// recordError records a protocol violation by a client. If the connection was closed because of a bound, the bound
+// was already recorded. wrong is the [Error] in err, or nil. Errors of the user container are reported by their
+// requests.
 func (c *Conn) recordError(wrong *Error, err error) {
 	violation := wrong != nil && wrong.Code != NoError && wrong.Code != EnhanceYourCalm && !errors.Is(err, errFrameTimeout)
 	if !c.config.Client && (violation || errors.Is(err, errPreface)) {
@@ -96,13 +96,13 @@ func (c *Conn) recordError(wrong *Error, err error) {
 	}
 }
 
-// recordStreamError records an error of a client that resets a stream. The errors of the user container are
-// reported by their requests.
+// recordStreamError records a client error for which a stream is reset. Errors of the user container are reported
+// by their requests.
 func (c *Conn) recordStreamError(err error) {
 	if !c.config.Client {
 		c.config.Bounds.Fail(bound.MalformedRequest, c.link.RemoteAddr().String(), err)
 	}
 }
 
-// Hit records that a bound acted on the peer.
+// Hit records that the peer exceeded the given bound.
 func (c *Conn) Hit(name bound.Name) { c.config.Bounds.Hit(name, c.link.RemoteAddr().String()) }

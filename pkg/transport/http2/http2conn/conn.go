@@ -17,22 +17,22 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// Config contains the settings of a connection.
+// Config contains the settings of a connection. HeadTimeout and SendTimeout are ignored for a client.
 type Config struct {
 	Client       bool             // this side opens the streams
 	Window       int              // initial window of a stream for received content, in bytes
 	ConnWindow   int              // window of the connection for received content, in bytes
 	MaxStreams   int              // maximum number of open streams of the peer, which is advertised; 0 for a client
 	MaxHeadBytes int              // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
-	HeadTimeout  time.Duration    // time to receive the rest of a header block or of a frame other than DATA; 0 means no limit; ignored for a client
-	SendTimeout  time.Duration    // time until the peer reads more of the output; 0 means no limit; ignored for a client
+	HeadTimeout  time.Duration    // maximum time to receive the rest of a header block or non-DATA frame; 0: no limit
+	SendTimeout  time.Duration    // maximum time to wait until the peer reads more output; 0 means no limit
 	Connect      bool             // enables extended CONNECT (RFC 8441)
 	Buffers      *netconn.Buffers // returned by NewBuffers
 	Memory       *netconn.Account // account of the connection; nil means no limit
 	Bounds       *bound.Recorder  // if nil, events are not recorded
 
-	// Room receives a value, without blocking, when Open may succeed after it returned an error,
-	// and when the connection ends. It is used by a client and must be buffered.
+	// The connection sends a value on Room, without blocking, when Open may succeed after it returned an error, and
+	// when the connection ends. Only a client uses Room. The channel must be buffered.
 	Room chan<- struct{}
 }
 
@@ -43,7 +43,7 @@ type Handler interface {
 	// content. The head is valid only during the call. Request is never called for a client.
 	Request(id uint32, h *Head, end bool)
 
-	// Full reports whether the handler accepts no request at the moment. The connection then stops
+	// Full reports whether the handler cannot accept another request now. If it returns true, the connection stops
 	// before the next HEADERS frame until Resume is called. Full is never called for a client.
 	Full() bool
 
@@ -51,7 +51,7 @@ type Handler interface {
 	// header block is incomplete.
 	Received(partly bool)
 
-	// Waiting is called when a frame, a header block or the preface becomes incomplete.
+	// Waiting is called when the connection begins to wait for the rest of a frame, a header block or the preface.
 	Waiting()
 
 	// GoingAway is called after the peer sent GOAWAY and the streams that it does not serve have
@@ -71,8 +71,8 @@ type Owner interface {
 	// bytes of the window with [Stream.Credit]. n is greater than len(p) if the frame has padding.
 	Data(by *Conn, p []byte, n int, end bool)
 
-	// Failed is called if the stream ends early. err is a *[ResetError] or the error that ended
-	// the connection, joined with ErrUnsent if it applies. Nothing can be sent on the stream.
+	// Failed is called if the stream ends early. err is a *[ResetError] or the error that ended the connection,
+	// joined with ErrUnsent if it applies. After that, nothing can be sent on the stream.
 	Failed(by *Conn, err error)
 
 	// Drained is called when all pending output of the stream was added to the output of the
@@ -81,18 +81,18 @@ type Owner interface {
 }
 
 const (
-	// readSize is the size of the buffer for a read after a read that filled smallSize.
+	// readSize is the size in bytes of the read buffer after a read has filled a buffer of smallSize bytes.
 	readSize = 32 << 10
-	// smallSize is the size of the buffer on a connection with little traffic. With a thousand
-	// connections, some hundreds of them read at the same time.
+	// smallSize is the size in bytes of the read buffer before that. It is small because several hundred of a
+	// thousand connections may read at the same time.
 	smallSize = 4 << 10
 	// outSize is the maximum of outLimit.
 	outSize = 64 << 10
-	// maxReplies is the maximum number of unwritten bytes that reply to frames of the peer:
-	// acknowledgments, RST_STREAM and WINDOW_UPDATE.
+	// maxReplies is the maximum number of unwritten bytes in replies to frames from the peer: acknowledgments,
+	// RST_STREAM and WINDOW_UPDATE.
 	maxReplies = 64 << 10
-	// unknownMost is the maximum number of open streams if the peer has not advertised a limit. It is
-	// the minimum that RFC 9113 section 6.5.2 recommends to peers.
+	// unknownMost is the maximum number of open streams if the peer has not advertised a limit. RFC 9113 section
+	// 6.5.2 recommends that peers accept at least this number.
 	unknownMost = 100
 	// throttleTime is the delay after a read of readSize bytes on a connection that holds more than
 	// its share of the memory budget.
@@ -123,7 +123,7 @@ type Conn struct {
 	n                int     // result of the last read, in bytes
 	err              error   // error of the last read
 	reading          func(fd uintptr) (done bool)
-	preface          int           // number of bytes of the client preface that were not received yet
+	preface          int           // number of missing bytes of the client preface
 	partial          []byte        // an incomplete frame
 	frameIncomplete  bool          // a frame or a header block is incomplete, and its timeout runs
 	data             dataFrame     // the DATA frame that is being received
@@ -134,47 +134,47 @@ type Conn struct {
 	dependsOnSelf    bool          // the PRIORITY data of the last HEADERS frame names its own stream
 	settingsReceived bool          // the first SETTINGS frame of the peer was received
 	settingsArrived  chan struct{} // closed when settingsReceived is set
-	unannounced      int           // received bytes that no WINDOW_UPDATE of the connection has announced yet
+	unannounced      int           // DATA bytes received since the last WINDOW_UPDATE of the connection
 	toFlush          []*Conn       // connections to flush after the input was handled
 	refusalErr       error         // error of the last call of Refuse
 	budget           budget
 	inputBytes       int // bytes of incomplete input in config.Memory
 
 	noRoom   atomic.Bool   // Open returns ErrFull until Config.Room receives a value
-	begin    time.Time     // time of New
+	begin    time.Time     // when New was called
 	received atomic.Uint64 // number of useful frames received; see budget.go
 	resume   chan struct{} // holds a signal from Resume or Close
 
 	mu          sync.Mutex
 	streams     map[uint32]*Stream // open streams
-	last        uint32             // highest ID of a stream that was accepted, or opened by a client
+	last        uint32             // highest ID of a stream that a server accepted or a client opened
 	seen        uint32             // highest ID of a stream, including refused streams
 	broken      error              // write error or reason of Close; nil while the connection can be written
 	endErr      error              // error that ended the connection; nil until then
 	closedEarly bool               // a stream was closed before the peer closed its side of the stream
-	lateBytes   int                // bytes of DATA that the peer can send on these streams
-	barrier     barrier            // state of a client
+	lateBytes   int                // number of DATA bytes that may still arrive on streams that were closed early
+	barrier     barrier            // used only by a client
 	leaving     bool               // GOAWAY was sent
-	ending      bool               // no stream is accepted or opened; the last one ends the connection
+	ending      bool               // no stream is accepted or opened; the connection closes after its last stream ends
 
 	// The following fields describe the output and are guarded by mu.
 	out                []byte    // output that the writer has not taken yet
 	outOf              *[]byte   // pooled buffer of out; nil if there is none
-	longOut            int       // length of an out that is longer than pooled buffers, in bytes, as accounted in config.Memory
-	replies            int       // number of bytes in out that are replies to the peer
+	longOut            int       // bytes charged to config.Memory for an out that is longer than pooled buffers
+	replies            int       // number of bytes in out that reply to frames from the peer
 	sent               uint64    // number of useful frames added to out; see budget.go
-	takes              int       // number of times that the writer took out
+	takes              int       // number of calls of takeOut that returned output
 	openWaits          bool      // Open has returned ErrBusy since the last call of takeOut
 	flushing           bool      // a writer is active
-	written            sync.Cond // signals the end of flushing
-	window             int       // window of the connection for content, in bytes; set by the peer
-	initial            int       // initial window of a stream, in bytes; set by the peer
+	written            sync.Cond // signals that flushing is false
+	window             int       // number of content bytes that this side may send on the connection
+	initial            int       // initial value of Stream.window, in bytes, as set by the peer
 	maxStreams         uint32    // maximum number of open streams that the peer accepts
-	maxStreamsReceived bool      // the peer has sent most
+	maxStreamsReceived bool      // the peer has sent SETTINGS_MAX_CONCURRENT_STREAMS
 	maxHeadSize        int       // maximum size of a header list that the peer accepts, in bytes; 0 means no limit
 	headSent           bool      // a header block was sent
 	ring               ring      // streams that wait for space in out or for the window of the connection
-	pendingBytes       int       // number of bytes that are pending on streams, as accounted in config.Memory
+	pendingBytes       int       // number of pending bytes of all streams, as charged to config.Memory
 
 	// The following fields are owned by the writer.
 	left          []byte // unwritten remainder of the output
@@ -209,8 +209,8 @@ func New(l *netconn.Conn, config Config, handler Handler) *Conn {
 	c.reading, c.writing, c.writingSlowly = c.tryRead, c.tryWrite, c.tryWriteAll
 	c.written.L = &c.mu
 	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) { c.head.add(f, config.MaxHeadBytes) })
-	// A valid string of a block is never longer. A string that only exceeds the maximum size of the
-	// header list must not close the connection, because other streams use it.
+	// No string in a block of maxBlock bytes is longer, even after Huffman decoding. A string that only exceeds the
+	// maximum size of the header list must not close the connection, because other streams use the connection.
 	c.decoder.SetMaxStringLength(2 * c.maxBlock())
 	if !config.Client {
 		c.preface = len(wire.Preface)
@@ -269,8 +269,8 @@ func (c *Conn) NoRoom() bool { return c.noRoom.Load() }
 // goroutine.
 func (c *Conn) ReceivedSettings() bool { return c.settingsReceived }
 
-// Err returns the reason why no stream can be opened on the connection any more. It returns nil if
-// streams can be opened now or later.
+// Err returns the reason why the connection can no longer open streams. It returns nil if the connection can open
+// streams now or later.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -323,9 +323,9 @@ func (c *Conn) Run(early []byte) error {
 	return err
 }
 
-// throttle delays the next read if the memory budget is exceeded or if the connection holds more than
-// its share. The delay is limited, because input such as WINDOW_UPDATE or the rest of a body can be
-// required to release memory.
+// throttle delays the next read if the memory budget is exceeded or if the connection holds more than its share.
+// The delay is limited, because memory may be released only after input such as WINDOW_UPDATE or the rest of a
+// body.
 func (c *Conn) throttle() {
 	c.config.Memory.AwaitLimit()
 	if !c.config.Memory.Over() {
@@ -388,8 +388,8 @@ func (c *Conn) handleDeadline() error {
 
 var errFrameTimeout = fail(ProtocolError, "timeout while reading a frame")
 
-// lateCause returns the reason why the read deadline expired. If there is no reason, it removes the
-// deadline and returns nil.
+// lateCause returns the error with which the connection ends because the read deadline expired. If the connection
+// must not end, lateCause removes the deadline and returns nil.
 func (c *Conn) lateCause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -486,8 +486,8 @@ func (c *Conn) receive(b []byte) (rest []byte, err error) {
 	return rest, err
 }
 
-// countReply counts n bytes of output that frames of the peer caused. It does nothing for a client, because
-// a user container may pause reading. c.mu must be held.
+// countReply counts n bytes of output in reply to frames from the peer. It does nothing for a client, because a
+// user container may stop reading temporarily. c.mu must be held.
 func (c *Conn) countReply(n int) {
 	if !c.config.Client {
 		c.replies += n
@@ -661,7 +661,7 @@ func (c *Conn) checkReplies(unread bool) error {
 	return nil
 }
 
-// resetStream resets a stream of the peer that is not open, or is no longer open.
+// resetStream sends RST_STREAM for a stream of the peer that was never opened or is already closed.
 func (c *Conn) resetStream(id uint32, code Code) error {
 	if err := c.countControl(1); err != nil {
 		return err
@@ -741,8 +741,8 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// linger writes the pending output and lets the peer read it before the connection is closed. The time
-// is netconn.LingerTime after an error of the peer. Otherwise the usual send timeout applies.
+// linger writes the pending output and lets the peer read it before the connection is closed. After an error of the
+// peer, linger waits at most netconn.LingerTime. Otherwise Config.SendTimeout applies.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
 		c.link.SetDeadline(time.Now().Add(netconn.LingerTime))
@@ -822,7 +822,7 @@ func (c *Conn) lastOfPeer() uint32 {
 	return c.last
 }
 
-// endIfIdle makes the reader close a connection that is ending and has no streams. c.mu must be
+// endIfIdle makes the reader close the connection if the connection is ending and has no streams. c.mu must be
 // held.
 func (c *Conn) endIfIdle() {
 	if c.ending && len(c.streams) == 0 {

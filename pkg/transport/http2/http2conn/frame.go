@@ -1,6 +1,6 @@
-// Package http2conn implements connections of HTTP/2 (RFC 9113) for clients and servers: frames, header
-// compression, flow control and the writer. Package http2 serves requests on such a connection, and
-// package http2client sends requests to the user container.
+// Package http2conn implements HTTP/2 connections (RFC 9113) for clients and servers: frames, header compression,
+// flow control and the writer. Package http2 serves requests on such a connection, and package http2client sends
+// requests to the user container.
 //
 // In [Conn.Run], one goroutine reads from the connection and calls the owners of the streams, which
 // must not block. Any goroutine can send on a stream. The data is added to the output of the

@@ -10,9 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// A Head is a received header block of a request, a response or a trailer section. Its strings do not
-// change later. Its Fields are reused for the next block of the connection unless the caller takes
-// them with [Head.Take].
+// A Head is a received header block of a request, a response or a trailer section. Its strings remain valid. The
+// memory of Fields is reused for the next block of the connection unless the caller takes it with [Head.Take].
 type Head struct {
 	Method, Scheme, Authority, Path, Protocol string       // pseudo-header fields of a request; "" if absent
 	Status                                    int          // 100 to 999 except 101 (RFC 9113 section 8.6); 0 if absent or malformed
@@ -26,12 +25,12 @@ type Head struct {
 	empty   bool      // an empty pseudo-header field was received; only :authority may be empty
 	began   bool      // a regular field was received, after which no pseudo-header field may follow
 	shared  int       // total length of values that repeat the string of another value, in bytes
-	longs   [4]string // the last distinct long values
+	longs   [4]string // the last distinct values of at least longValue bytes
 	lenient bool      // connection-specific fields are dropped; otherwise they make the block malformed
 }
 
-// fieldOverhead is added to the length of the name and the value of a field for the size of a header list,
-// in bytes (RFC 9113 section 6.5.2).
+// fieldOverhead is the number of bytes that a field adds to the size of a header list in addition to its name and
+// value (RFC 9113 section 6.5.2).
 const fieldOverhead = 32
 
 func (h *Head) reset() {
@@ -62,20 +61,21 @@ func (h *Head) shrink() {
 	}
 }
 
-// Take returns Fields, which the caller then owns, and replaces it with the memory of spare. The
-// content of spare is discarded.
+// Take returns Fields and transfers ownership to the caller. Fields then uses the memory of spare, whose content is
+// discarded.
 func (h *Head) Take(spare []wire.Field) []wire.Field {
 	fields := h.Fields
 	h.Fields = spare[:0]
 	return fields
 }
 
-// Stored returns the memory for the strings of the fields and the pseudo-header fields, in bytes. A
-// long value that occurs several times through an index of the HPACK table is stored once.
+// Stored returns the number of bytes that the names and values of all fields and pseudo-header fields occupy in
+// memory. If several fields refer to the same entry of the HPACK table, a value of at least longValue bytes counts
+// once.
 func (h *Head) Stored() int { return h.size - h.shared - fieldOverhead*len(h.Fields) }
 
-// longValue is the minimum length in bytes of the values in longs. The dynamic table of 4 KiB
-// can contain few values of this length.
+// longValue is the minimum length in bytes of the values in Head.longs. The dynamic table of 4 KiB has space for
+// only a few values of this length.
 const longValue = 512
 
 // repeats reports whether value shares its memory with another value of the block, which has already

@@ -38,7 +38,7 @@ func (c *Conn) beginData(head []byte) error {
 	switch {
 	case d.stream == nil && s != nil:
 		err = c.refuseData(s)
-	case s == nil && !c.config.Client && !c.isLate(length): // a user container may not have received our RST_STREAM yet
+	case s == nil && !c.config.Client && !c.isLate(length): // a user container may not have received RST_STREAM yet
 		err = c.resetStream(id, StreamClosed)
 	case length == 0 && !d.end:
 		err = c.countControl(1)
@@ -49,7 +49,7 @@ func (c *Conn) beginData(head []byte) error {
 	return err
 }
 
-// isLate reports whether the client may have sent a DATA frame on a closed stream before it received our
+// isLate reports whether a client may have sent a DATA frame on a closed stream before the client received
 // RST_STREAM (RFC 9113 section 5.1). Such a frame is ignored.
 func (c *Conn) isLate(length int) bool {
 	c.mu.Lock()
@@ -73,8 +73,9 @@ func (c *Conn) refuseData(s *Stream) error {
 
 // streamError resets an open stream because of an error of the peer.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
-	// The stream earns no credit, because work on its request may continue after the reset. Otherwise
-	// a peer that causes resets could start more work than its streams allow (CVE-2025-8671).
+	// The budget is reduced by the credit that the stream has earned, because work on its request may continue
+	// after the reset. Otherwise a peer that causes resets could start more work than its streams allow
+	// (CVE-2025-8671).
 	if err := c.countControl(1 + controlPerUseful); err != nil {
 		return err
 	}
@@ -326,7 +327,7 @@ func (c *Conn) priorityFrame(id uint32, p []byte) error {
 	return c.countControl(1)
 }
 
-// endStream resets a stream, open or not, because of an error of the peer.
+// endStream resets a stream because of an error of the peer, even if the stream is not open.
 func (c *Conn) endStream(id uint32, code Code, text string) error {
 	if s, _ := c.find(id); s != nil {
 		return c.streamError(s, code, text)
@@ -353,10 +354,10 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	return nil
 }
 
-// mayReset reports whether RST_STREAM on an idle stream is ignored. RFC 9113 section 6.4 requires a
-// connection error. But grpcio 1.51 sends the frame if the deadline of a call expires before
-// HEADERS is sent, and a connection error would fail the other calls. Therefore the frame is
-// ignored after the first request on the connection.
+// mayReset reports whether RST_STREAM on an idle stream is ignored. RFC 9113 section 6.4 requires a connection
+// error. However, grpcio 1.51 sends the frame if the deadline of a call expires before HEADERS is sent, and a
+// connection error would fail the other calls. Therefore the frame is ignored after the first request on the
+// connection.
 func (c *Conn) mayReset(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -473,9 +474,9 @@ func (c *Conn) goAwayFrame(id uint32, p []byte) error {
 	return c.countControl(1)
 }
 
-// refuseStreamsAbove fails the streams with an ID above last and opens no more streams. The peer has not processed
-// these streams (RFC 9113 section 6.8), so they fail with REFUSED_STREAM and the requests can be
-// retried with any method.
+// refuseStreamsAbove fails the streams with an ID above last and prevents new streams. The peer has not processed
+// these streams (RFC 9113 section 6.8), so they fail with REFUSED_STREAM and the requests can be retried with any
+// method.
 func (c *Conn) refuseStreamsAbove(last uint32) {
 	c.mu.Lock()
 	c.ending = true

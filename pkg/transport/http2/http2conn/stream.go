@@ -14,19 +14,19 @@ type Stream struct {
 	events sync.Mutex // held while a method of the owner runs
 	owner  Owner      // receives the events; nil after Release; guarded by events
 
-	taken    int  // Conn.taken when the header block of a client's stream was added to the output
+	taken    int  // value of Conn.takes when the header block of a client's stream was added to the output
 	answered bool // the final response has begun; owned by the reader goroutine
 
 	// The following fields are guarded by conn.mu.
 	window      int // number of bytes that this side may send; can be negative
 	room        int // number of bytes that the peer may send
-	unannounced int // credited bytes that no WINDOW_UPDATE has announced yet
+	unannounced int // bytes credited since the last WINDOW_UPDATE of the stream
 	pending     pending
 	queued      bool // the stream is in conn.ring
 	next        *Stream
 	localEnded  bool // END_STREAM was added to the output
 	remoteEnded bool // END_STREAM was received
-	gone        bool // the stream is not in conn.streams any more
+	gone        bool // the stream was removed from conn.streams
 	dropped     bool // output was pending when the stream ended
 	cut         bool // bytes were pending when the stream ended
 	bothWays    bool // see BothWays
@@ -42,7 +42,7 @@ type pending struct {
 	any   bool   // output is pending
 }
 
-// size returns the number of bytes that are pending.
+// size returns the number of pending bytes.
 func (p *pending) size() int { return len(p.heads) + len(p.data) + len(p.tail) }
 
 // ErrGone reports that a stream has ended.
@@ -86,7 +86,7 @@ func (c *Conn) Reject(id uint32) {
 	c.Refuse(id, RefusedStream)
 }
 
-// Errors of Open. The request was not sent.
+// Errors that Open returns. After these errors, the caller can send the request on another connection.
 var (
 	ErrFull   = errors.New("http2: the peer does not accept more streams")
 	ErrShut   = errors.New("http2: the peer does not accept streams")
@@ -99,11 +99,11 @@ var (
 // request was written.
 var ErrUnsent = errors.New("http2: nothing was sent")
 
-// Open opens a stream and sends the header section of a request. end reports whether the request has no
-// content. The error is ErrFull, ErrShut, ErrBusy, ErrLarge, an unexported error if the connection is
-// shutting down, or the error that ended the connection. [Config].Room reports when Open may succeed.
-// owner may receive events before Open returns. If careful is true, streams that were abandoned recently
-// count against the limit of the server.
+// Open opens a stream and sends the header section of a request. end reports whether the request has no content.
+// The error is ErrFull, ErrShut, ErrBusy, ErrLarge, an unexported error if the connection is shutting down, or the
+// error that ended the connection. [Config].Room reports when Open may succeed. owner may receive events before
+// Open returns. If careful is true, all streams that were abandoned within the last recentTime count against the
+// limit of the server.
 func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error) {
 	s := &Stream{conn: c, owner: owner, room: c.config.Window, localEnded: end}
 	c.mu.Lock()
@@ -137,8 +137,8 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 	return s, nil
 }
 
-// Release ends the events of the owner. It waits for a running method of the owner and must not be
-// called by the owner's methods. It does nothing if s is nil.
+// Release stops the events to the owner. It waits until a running method of the owner returns, so the methods of
+// the owner must not call Release. It does nothing if s is nil.
 func (s *Stream) Release() {
 	if s == nil {
 		return
@@ -199,8 +199,8 @@ func (c *Conn) withTable(head *Block) []byte {
 	return append([]byte{noTable}, head.b...)
 }
 
-// SendData sends content, followed by END_STREAM if end is true. waits reports that only a part could be
-// added to the output. The rest is copied, and [Owner].Drained is called when it is added.
+// SendData sends content, followed by END_STREAM if end is true. waits reports whether only a part of p was added
+// to the output. The rest is copied, and [Owner].Drained is called after the rest is added.
 func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	c := s.conn
 	c.mu.Lock()
@@ -254,8 +254,8 @@ func (s *Stream) Waits() bool {
 	return s.pending.any && !s.gone
 }
 
-// Dropped reports whether the stream ended while output was pending. The result is valid as soon as
-// Waits returns false, which may be before the owner's Failed method is called.
+// Dropped reports whether the stream ended while output was pending. The result is valid after Waits has returned
+// false, even if the owner's Failed method was not called yet.
 func (s *Stream) Dropped() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -297,8 +297,8 @@ func (c *Conn) reset(s *Stream, code Code) {
 	c.remove(s)
 }
 
-// endEarly records that frames of a stream may arrive after this side has closed it. The peer can have
-// sent as much content as the window of the stream allows. c.mu must be held.
+// endEarly records that frames of a stream may arrive after this side has closed it. The peer may already have sent
+// as much content as the window of the stream allows. c.mu must be held.
 func (c *Conn) endEarly(s *Stream) {
 	if !s.remoteEnded {
 		c.closedEarly = true
@@ -326,7 +326,7 @@ func (s *Stream) Credit(n int) (due bool) {
 	return false
 }
 
-// take counts n bytes of received content. It returns nil if the peer must not send them, and s otherwise.
+// take counts n bytes of received content. It returns s, or nil if the peer was not allowed to send the bytes.
 func (s *Stream) take(n int) *Stream {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -369,8 +369,8 @@ func (s *Stream) failed(by *Conn, err error) {
 	}
 }
 
-// end marks the stream as gone. After END_STREAM was sent, nothing counts as dropped, although the last
-// frame may still be in pending. conn.mu must be held.
+// end marks the stream as gone. After END_STREAM was sent, dropped and cut stay false, although pending may still
+// contain the last frame. conn.mu must be held.
 func (s *Stream) end() {
 	s.gone = true
 	s.dropped = s.pending.any && !s.localEnded

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// ring is the queue of the streams with pending output that their windows allow to send.
+// ring is a queue of streams whose windows allow them to send pending output.
 type ring struct{ first, last *Stream }
 
 func (r *ring) empty() bool { return r.first == nil }
@@ -27,7 +27,7 @@ func (r *ring) push(s *Stream) {
 	r.last = s
 }
 
-// before prepends the streams of another ring.
+// before inserts the streams of other before the streams of r.
 func (r *ring) before(other ring) {
 	switch {
 	case other.empty():
@@ -49,8 +49,8 @@ func (r *ring) pop() *Stream {
 	return s
 }
 
-// enqueue adds a stream to the ring if it has pending output that its window allows to send. It reports
-// whether the stream is in the ring. c.mu must be held.
+// enqueue adds a stream to the ring if its window allows it to send pending output. It reports whether the stream
+// is in the ring. c.mu must be held.
 func (c *Conn) enqueue(s *Stream) bool {
 	p := &s.pending
 	if s.gone || !p.any || len(p.data) > 0 && len(p.heads) == 0 && s.window <= 0 {
@@ -63,10 +63,10 @@ func (c *Conn) enqueue(s *Stream) bool {
 	return true
 }
 
-// fill adds pending output of streams to the output, as far as outLimit and the windows allow. It adds
-// one frame of each stream in turn, so that a large response does not delay small ones. Streams that
-// wait only for the window of the connection keep their order. fill returns the streams without
-// remaining pending output. c.mu must be held.
+// fill moves pending output from the streams to the output of the connection, up to outLimit and the windows. It
+// adds one frame of each stream in turn, so that a large response does not delay small ones. Streams that wait only
+// for the window of the connection keep their order. fill returns the streams that have no pending output left.
+// c.mu must be held.
 func (c *Conn) fill() (drained []*Stream) {
 	var waiting ring // streams that wait only for the window of the connection
 	for !c.ring.empty() && len(c.out) < c.outLimit() {
@@ -91,8 +91,8 @@ func (c *Conn) fill() (drained []*Stream) {
 	return drained
 }
 
-// addPending adds pending output of a stream to the output, with at most one DATA frame. c.mu must be
-// held.
+// addPending moves pending output from a stream to the output of the connection, with at most one DATA frame. c.mu
+// must be held.
 func (c *Conn) addPending(s *Stream) {
 	p := &s.pending
 	if len(p.heads) > 0 {
@@ -137,8 +137,8 @@ func (c *Conn) addPending(s *Stream) {
 	}
 }
 
-// addData adds content to the output as far as outLimit and the windows allow, and END_STREAM if end is true
-// and all content was added. It returns the remaining content. c.mu must be held.
+// addData adds content to the output up to outLimit and the windows. If all content was added and end is true, it
+// also adds END_STREAM. It returns the remaining content. c.mu must be held.
 func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
 	for len(p) > 0 && len(c.out) < c.outLimit() {
 		n := c.addFrame(s, p, end)
@@ -178,8 +178,8 @@ func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 	return n
 }
 
-// ended records that this side of a stream ended. A server does not wait for the rest of a request after
-// its response is complete (RFC 9113 section 8.1). c.mu must be held.
+// ended records that END_STREAM was added to the output of a stream. A server does not wait for the rest of a
+// request after its response is complete (RFC 9113 section 8.1). c.mu must be held.
 func (c *Conn) ended(s *Stream) {
 	s.localEnded = true
 	switch {
@@ -214,8 +214,8 @@ func (c *Conn) allocateOut() {
 	}
 }
 
-// outLimit returns the number of output bytes at which content stays pending on its stream. It is also the
-// maximum length of a DATA frame. Below outSize, the output fits into a buffer of twice the limit.
+// outLimit returns the length of the output, in bytes, at which further content stays pending on its stream. It
+// also limits the length of a DATA frame. Below outSize, the output fits into a buffer of twice the limit.
 func (c *Conn) outLimit() int {
 	size := c.config.Memory.BufferSize(outSize)
 	if size < outSize {
@@ -271,15 +271,15 @@ func (c *Conn) Flush(yield bool) {
 	c.writeOut()
 }
 
-// writeOut writes until no output is left that can be sent. If the socket accepts no more bytes,
-// another goroutine continues.
+// writeOut writes all output that the windows allow. If the socket accepts no more bytes, writeOut continues in
+// another goroutine.
 func (c *Conn) writeOut() {
 	for {
 		of, some := c.takeOut()
 		if !some {
 			return
 		}
-		err := c.link.WaitWrite(c.writing) // which sets writeErr
+		err := c.link.WaitWrite(c.writing) // sets c.writeErr
 		err = cmp.Or(err, c.writeErr)
 		if err == nil && c.wouldBlock { // the caller may be the reader goroutine of another connection
 			go c.writeSlowly(of)
@@ -292,8 +292,8 @@ func (c *Conn) writeOut() {
 	}
 }
 
-// takeOut passes the output to the writer. some is false if there is nothing to write. In this case it also
-// resets c.flushing.
+// takeOut moves the output to c.left and returns the pooled buffer of the output, or nil if it is not pooled. If
+// there is nothing to write, some is false and takeOut resets c.flushing.
 func (c *Conn) takeOut() (of *[]byte, some bool) {
 	c.mu.Lock()
 	drained := c.fill()
@@ -321,8 +321,8 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 	return of, true
 }
 
-// cannotWrite handles a write error. If the user container closed the connection, reading continues, because
-// the connection may still contain data such as a response.
+// cannotWrite handles a write error. If the user container closed the connection, reading continues, because unread
+// data such as a response may be in the receive buffer.
 func (c *Conn) cannotWrite(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && c.Err() == nil {
 		c.Hit(bound.SendTimeout)
@@ -360,7 +360,7 @@ func (c *Conn) writeSlowly(of *[]byte) {
 	c.writeOut()
 }
 
-// limitWrite sets the deadline for the peer to read more output.
+// limitWrite sets the write deadline to the end of Config.SendTimeout.
 func (c *Conn) limitWrite() {
 	if c.config.SendTimeout > 0 {
 		c.link.SetWriteDeadline(time.Now().Add(c.config.SendTimeout))
@@ -373,7 +373,7 @@ func (c *Conn) tryWrite(fd uintptr) (done bool) {
 	return true
 }
 
-// tryWriteAll is called by RawConn.Write each time when the socket may accept more output.
+// tryWriteAll is called by RawConn.Write each time the socket may accept more output.
 func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 	before := len(c.left)
 	done = c.writeSome(fd)
@@ -383,8 +383,7 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 	return done
 }
 
-// writeSome writes as much as the socket accepts. done is true if all output was written or the write
-// failed.
+// writeSome writes as much as the socket accepts. done reports whether all output was written or the write failed.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
 	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
 	if c.left = left; errors.Is(err, netconn.ErrAgain) {
