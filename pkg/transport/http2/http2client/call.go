@@ -15,8 +15,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// Call is one request of a caller that blocks. [Call.Do] returns the response. [Response.Next] returns the next
-// part of the body. After [Response.Close] or a failed Do returns, [Call.Begin] prepares the Call for another
+// Call is one request whose caller blocks. [Call.Do] returns the response, and [Response.Next] returns the next
+// part of its body. After [Response.Close] or a failed Do returns, [Call.Begin] prepares the Call for another
 // request.
 type Call struct {
 	rewrite.Call
@@ -43,14 +43,14 @@ type Call struct {
 	uncredited int // number of bytes to credit when held is empty
 	trailer    []wire.Field
 
-	headSize   int // size of the header section of the final response (RFC 9113 section 6.5.2), in bytes
+	headSize   int // size of the header section of the final response in bytes (RFC 9113 section 6.5.2)
 	headMemory netconn.HeadMemory
-	waiting    int // bytes of infos and of a long header section in Memory; guarded by mu
+	waiting    int // bytes charged to Memory for infos and for a long header section; guarded by mu
 }
 
 // Response is the final response to a [Call]. It is valid until the call is closed.
 type Response struct {
-	Head wire.Response // has the standard reason phrase, because HTTP/2 does not send one
+	Head wire.Response // Reason is the standard phrase, because HTTP/2 has no reason phrases
 
 	call   *Call
 	length int64
@@ -70,7 +70,7 @@ func (c *Call) Begin() {
 }
 
 // Buffered returns the size of the buffer for the response body in bytes, or 0 if there is no buffer. It does not
-// include header sections, which are part of Memory.
+// include header sections, which are charged to Memory.
 func (c *Call) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +93,8 @@ func (c *Call) reset() {
 	}
 }
 
-// Abort makes the running Do or Next return an Aborted error. Later calls of Do and Next also return this error until
-// Begin is called. Abort is safe for concurrent use.
+// Abort makes the running Do or Next return an error with the fault [transport.FaultAborted]. Later calls of Do and
+// Next also return this error until Begin is called. Abort is safe for concurrent use.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +197,8 @@ func (c *Call) awaitHead() error {
 		}
 		c.Memory.Account.Sub(bytes)
 		switch {
-		case headed && (err == nil || transport.FaultOf(err) == transport.FaultReset): // content that has arrived is returned before the error
+		// After a reset, Next returns the content that has arrived before it returns the error.
+		case headed && (err == nil || transport.FaultOf(err) == transport.FaultReset):
 			return nil
 		case err != nil:
 			return err
@@ -207,8 +208,8 @@ func (c *Call) awaitHead() error {
 	}
 }
 
-// addInfo queues an informational response for the client. HTTP/2 has no flow control for header blocks, so
-// their memory is part of the budget. c.mu must be held.
+// addInfo queues an informational response for the client. HTTP/2 has no flow control for header blocks, so addInfo
+// charges their memory to the budget. c.mu must be held.
 func (c *Call) addInfo(h *http2conn.Head) {
 	n := h.Size()
 	if !c.Memory.Account.Admit(n) {
@@ -238,10 +239,10 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 	return !answered && MayRepeat(err, reused, c.Request)
 }
 
-// MayRepeat reports whether a request can be retried after err. The request must have a complete body and
-// no response. A refused stream was not processed, so its request is retried. After ENHANCE_YOUR_CALM, the
-// request is retried only if the connection is replaced. In all other cases,
-// [rewrite.Request.MayReplay] decides. reused reports whether the connection was used before.
+// MayRepeat reports whether a request can be retried after err. The body of the request must be complete, and no
+// response may have arrived. The request of a refused stream was not processed, so it can be retried. After
+// ENHANCE_YOUR_CALM, the request can be retried only if the connection is replaced. In all other cases, MayRepeat
+// returns the result of [rewrite.Request.MayReplay]. reused reports whether the connection was used before.
 func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
 	if transport.FaultOf(err) != transport.FaultReset {
 		return false
@@ -415,7 +416,7 @@ func (c *Call) uploadPiece(s *http2conn.Stream, p []byte, end bool) bool {
 	return true
 }
 
-// events is the call as the owner of its stream.
+// events implements http2conn.Owner for the stream of a call.
 type events Call
 
 // Head implements http2conn.Owner.
@@ -492,8 +493,8 @@ func (e *events) Data(_ *http2conn.Conn, p []byte, n int, end bool) {
 	signal(c.woken)
 }
 
-// keep stores content until it is read, and counts n bytes to be credited. It drops the content of a response
-// that must not have any. c.mu must be held.
+// keep stores content until it is read, and counts n bytes to be credited. It discards the content of a response
+// that must not have content. c.mu must be held.
 func (c *Call) keep(p []byte, n int) {
 	c.uncredited += n
 	if c.check.Bodiless() {
@@ -515,8 +516,8 @@ func (e *events) Failed(_ *http2conn.Conn, err error) {
 	signal(c.drained)
 }
 
-// Failure returns the error of a stream that failed with err. Its fault is Garbage if the user container violated
-// HTTP/2, and Reset otherwise.
+// Failure returns the error to report for a stream that failed with err. The fault is FaultGarbage if the user
+// container violated HTTP/2, and FaultReset otherwise.
 func Failure(err error) error {
 	if _, ok := errors.AsType[*http2conn.Error](err); ok {
 		return &transport.Error{Fault: transport.FaultGarbage, Err: err}

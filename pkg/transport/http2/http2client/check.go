@@ -12,10 +12,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// A Check validates the parts of a response as they arrive (RFC 9113 section 8.1). Its errors are
-// *[transport.Error] with the fault Garbage. The caller must not use a part after an error, because an
-// HTTP/1.1 client could interpret excess content as the next response. The caller sets Method. All other fields
-// must be zero before the response. A Check must not be used concurrently.
+// A Check validates the parts of a response as they arrive (RFC 9113 section 8.1). Its methods return errors of
+// type *[transport.Error] with the fault FaultGarbage. The caller must not use the part for which a method returned
+// an error, because an HTTP/1.1 client could interpret excess content as the next response. The caller sets Method.
+// All other fields must be zero before the response arrives. A Check must not be used concurrently.
 type Check struct {
 	Method string // method of the request
 
@@ -33,8 +33,8 @@ var (
 	errBadLength = errors.New("invalid content-length")
 )
 
-// Head checks a header block of an informational response, the final response or the trailer section, in
-// this order. If the header block exceeds a bound, Head records this with by, the connection of the stream.
+// Head checks a header block of an informational response, the final response or the trailer section, in this
+// order. If the header block exceeds a bound, Head records the bound on by, which is the connection of the stream.
 // After an error, Head returns the same error for each header block.
 func (k *Check) Head(by *http2conn.Conn, h *http2conn.Head, end bool) error {
 	if k.err != nil {

@@ -1,5 +1,5 @@
 // Package http2client sends requests to a user container over HTTP/2 without TLS (RFC 9113). It opens another
-// connection only if the existing connections are full.
+// connection only if the existing connections accept no more streams.
 package http2client
 
 import (
@@ -23,12 +23,12 @@ type Settings struct {
 	// Dial opens a connection to the user container.
 	Dial func(context.Context) (net.Conn, error)
 
-	// Unsettled is called after a connection has closed on which the user container never sent SETTINGS.
+	// Unsettled is called after a connection was closed if the user container never sent SETTINGS on it.
 	Unsettled func()
 
-	// Silence is the time without input after which the client checks a connection with open streams. If
-	// the user container does not reply within the same time, the connection receives no more requests.
-	// Open requests are not affected and have their own timeouts. 0 means 10 s.
+	// Silence is the time without input after which the client checks a connection with open streams. If the user
+	// container does not reply to the check within the same time, the client sends no more requests on the
+	// connection. Open requests are not affected and have their own timeouts. 0 means 10 s.
 	Silence time.Duration
 
 	// MaxConns is the maximum number of connections. 0 means maxConns.
@@ -42,7 +42,7 @@ type Settings struct {
 }
 
 const (
-	// maxConns is the default of Settings.MaxConns. An app that accepts one stream per connection needs
+	// maxConns is the default of Settings.MaxConns. A user container that accepts one stream per connection needs
 	// as many connections as there are concurrent requests.
 	maxConns = 1000
 	// window is the maximum length of unread response content on a stream, in bytes.
@@ -52,21 +52,21 @@ const (
 	connWindow = 1 << 30
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// idleTimeout is the time after which an unused connection is closed if there are others. Such
-	// connections were opened for bursts of requests or for canceled requests. Abandoned streams count for at most
-	// this time. Each connection has its own timer because several streams share it. In package http1client, a
-	// connection serves one request at a time, and one timer is sufficient for the pool.
+	// idleTimeout is the time after which an unused connection is closed if other connections are open. Additional
+	// connections are opened for bursts of requests and after canceled requests. A server is assumed to process an
+	// abandoned stream for at most this time. Each connection has its own timer because several streams share it.
+	// In package http1client, a connection serves one request at a time, and one timer is sufficient for the pool.
 	idleTimeout = 10 * time.Second
 	// lastIdleTimeouts is the number of idle timeouts after which the last connection is closed.
 	lastIdleTimeouts = 9
 	// settleTimeout is the maximum time for which the client waits for the SETTINGS of a new connection
 	// before it uses the connection. SETTINGS contain the maximum number of streams.
 	settleTimeout = time.Second
-	// silenceChecks is the number of checks for silent connections during Settings.Silence. The first
-	// request of the queue performs them.
+	// silenceChecks is the number of checks for silent connections during Settings.Silence. The first request in
+	// the queue performs the checks.
 	silenceChecks = 10
-	// If an idle connection has unread input, a request waits up to maxReadPauses times readPause for
-	// the reader to handle the input. Then it uses another connection.
+	// If an idle connection has unread input, a request waits up to maxReadPauses times readPause until the reader
+	// has handled the input. After that, the request uses another connection.
 	readPause     = time.Millisecond
 	maxReadPauses = 3
 	// carefulConns is the minimum number of connections from which requests also use a connection on
@@ -80,17 +80,17 @@ const (
 type Client struct {
 	settings Settings
 	buffers  *netconn.Buffers
-	room     chan struct{}   // holds a value if the first request of the queue may succeed now
+	room     chan struct{}   // holds a value if the first request in the queue can try to open a stream
 	bodies   sync.Pool       // contains *[window]byte buffers for unread response content
 	running  context.Context // canceled by Close
 	stop     context.CancelFunc
 
-	since time.Time // time of New
+	since time.Time // when New was called
 
 	mu      sync.Mutex
 	conns   []*clientConn // connections that accept streams, oldest first
-	made    int           // number of connections opened so far
-	dials   int           // number of dials started so far
+	made    int           // number of connections that were opened
+	dials   int           // number of dials that were started
 	dialing bool          // the last dial is in progress
 	queue   queue
 }
@@ -127,12 +127,12 @@ type clientConn struct {
 	number int  // sequence number of the connection, starting at 1; guarded by client.mu
 	used   bool // a stream was opened on the connection; guarded by client.mu
 
-	heard atomic.Int64 // time of the last input, in nanoseconds since client.since
-	asked int64        // time of the last check, in nanoseconds since client.since; guarded by client.mu
+	heard atomic.Int64 // when the last input arrived, in nanoseconds since client.since
+	asked int64        // when the last check began, in nanoseconds since client.since; guarded by client.mu
 
 	idle   *time.Timer   // calls endIfIdle; guarded by client.mu
-	opened time.Duration // time when the last stream was opened, relative to client.since; guarded by client.mu
-	unused int           // number of times that idle has expired without a stream; guarded by client.mu
+	opened time.Duration // when the last stream was opened, relative to client.since; guarded by client.mu
+	unused int           // number of times that idle has expired without an open stream; guarded by client.mu
 }
 
 // Request implements http2conn.Handler. It is never called, because servers send no requests.
@@ -144,9 +144,8 @@ func (n *clientConn) Full() bool { return false }
 // Received implements http2conn.Handler.
 func (n *clientConn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
 
-// silent reports whether the connection has open streams and the user container did not reply to a check
-// within Settings.Silence. It also starts the check. passed is the time that has passed since client.since.
-// client.mu must be held.
+// silent reports whether the connection has open streams and the user container did not reply to a check within
+// Settings.Silence. It also starts the check. passed is the time since client.since. client.mu must be held.
 func (n *clientConn) silent(passed time.Duration) bool {
 	now, heard := int64(passed), n.heard.Load()
 	switch {
@@ -188,9 +187,9 @@ func (c *Client) signalRoom() {
 	}
 }
 
-// Since returns the since argument of Open for a retry after err. The retry does not use existing
-// connections, because they may be broken too, unless the client already has Settings.MaxConns
-// connections. If err is a reset of the stream, the retry can use any connection.
+// Since returns the argument since with which the caller retries Open after err. The retry uses an existing
+// connection only if the client already has Settings.MaxConns connections, because the existing connections may
+// also be broken. If err reports a stream reset, the retry can use any connection.
 func (c *Client) Since(err error) int {
 	if _, ok := errors.AsType[*http2conn.ResetError](err); ok {
 		return 0
@@ -200,11 +199,10 @@ func (c *Client) Since(err error) int {
 	return c.made
 }
 
-// Open opens a stream for owner and sends the header section of a request. end reports whether the request
-// has no content. since is the result of Since for a retry, and 0 otherwise. reused reports whether the connection
-// was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the
-// context returned by waiting is done. The error is the cause of this context, an error of Dial, or a
-// *[transport.Error].
+// Open opens a stream for owner and sends the header section of a request. end reports whether the request has no
+// content. since is a value returned by Since for a retry, and 0 otherwise. reused reports whether the connection
+// was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the context
+// returned by waiting is done. The error is the cause of this context, an error of Dial, or a *[transport.Error].
 func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
 	c.mu.Lock()
 	if c.queue.empty() {
@@ -244,8 +242,8 @@ func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owne
 	}
 }
 
-// leave removes a waiter from the queue. A failed request may have received a value from c.room that was
-// meant for the next one, so it sends the value again.
+// leave removes a waiter from the queue. A failed request may have received a value from c.room that the next
+// request needs, so leave sends a value again.
 func (c *Client) leave(w *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,8 +253,8 @@ func (c *Client) leave(w *waiter) {
 	c.queue.remove(w)
 }
 
-// openOrDial opens a stream for the first request of the queue. If no connection accepts the
-// stream, it starts a dial if another connection is useful and no dial is in progress. s is nil if the request must wait.
+// openOrDial opens a stream for the first request in the queue. If no connection accepts the stream, another
+// connection is useful and no dial is in progress, openOrDial starts a dial. s is nil if the request must wait.
 func (c *Client) openOrDial(owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,15 +293,15 @@ func (c *Client) removeSilent() {
 	}
 }
 
-// refusal describes why no connection accepts a stream. If it is the zero value, another connection is useful.
+// refusal describes why no connection accepts a stream. The zero value means that another connection is useful.
 type refusal struct {
-	busy  bool // a connection can be used after its output was written
+	busy  bool // a connection accepts the stream after its output is written
 	shut  bool // the user container accepts no streams at the moment
 	large bool // the header section is longer than the user container accepts
 }
 
-// tryOpen opens a stream on an existing connection. s is nil if no connection accepts it. c.mu must be held. It
-// is released while settle waits.
+// tryOpen opens a stream on an existing connection. s is nil if no connection accepts the stream. c.mu must be
+// held, and is released while settle waits.
 func (c *Client) tryOpen(owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, why refusal) {
 	s, reused, why = c.tryEach(owner, head, end, since, true)
 	if s == nil && !why.busy && !why.large && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
@@ -347,9 +345,10 @@ func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, end bool,
 	return nil, false, why
 }
 
-// settle waits until the reader of an idle connection has handled pending input, which may close the
-// connection. It returns false if the reader needs too long. It does not wait for a connection
-// with open streams, because those streams would fail too. c.mu must be held and is released during the wait.
+// settle waits until the reader of an idle connection has handled pending input, which may close the connection. It
+// returns false if the reader has not handled the input after maxReadPauses times readPause. It does not wait for a
+// connection with open streams, because these streams would also fail if the connection is closed. c.mu must be
+// held and is released during the wait.
 func (c *Client) settle(n *clientConn) bool {
 	for range maxReadPauses {
 		if !n.used || n.Streams() > 0 || n.Link().Silent() || n.Err() != nil {
@@ -389,7 +388,7 @@ func (c *Client) add() {
 		if n != nil {
 			go n.End()
 		}
-	case err != nil: // requests that arrived during this dial wait for the next one, because a dial can take long
+	case err != nil: // requests that arrived during this dial wait for the next dial
 		c.queue.fail(err, func(w *waiter) bool { return w.dial != c.dials })
 	default:
 		c.made++
@@ -420,15 +419,15 @@ func (c *Client) newConn(ctx context.Context) (*clientConn, error) {
 
 // run reads from the connection until it closes.
 func (n *clientConn) run() {
-	_ = n.Run(nil) // the owners of the streams were already notified of the error
+	_ = n.Run(nil) // Run has already reported the error to the owners of the streams
 	n.client.forget(n)
 	if !n.ReceivedSettings() {
 		n.client.settings.Unsettled()
 	}
 }
 
-// endIfIdle closes a connection that was unused for idleTimeout. The last connection is kept for
-// lastIdleTimeouts times as long.
+// endIfIdle closes a connection that was unused for idleTimeout, or for lastIdleTimeouts times idleTimeout if it is
+// the last connection.
 func (n *clientConn) endIfIdle() {
 	n.client.mu.Lock()
 	next := idleTimeout
@@ -445,7 +444,7 @@ func (n *clientConn) endIfIdle() {
 	if keep {
 		n.idle.Reset(next)
 	} else {
-		n.client.remove(n) // otherwise it would count as another connection when the timer of the next one expires
+		n.client.remove(n) // otherwise, n would count when the idle timer of another connection expires
 	}
 	n.client.mu.Unlock()
 	if !keep {

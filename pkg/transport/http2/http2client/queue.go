@@ -6,15 +6,15 @@ import "container/list"
 // that err can be read after failed is closed.
 type waiter struct {
 	dial    int           // number of the dial that was in progress when the request arrived; 0 if none was
-	first   chan struct{} // closed when the request is the first of the queue
+	first   chan struct{} // closed when the request is the first in the queue
 	failed  chan struct{} // closed when err is set
 	err     error
 	element *list.Element // nil if the request is not in the queue
 }
 
-// queue contains the requests that wait for a stream, in the order of their arrival. Only the first
-// request tries to open a stream, so that an event wakes only one request. No event is lost: a request
-// that leaves the queue wakes the next one, which tries before it waits.
+// queue contains the requests that wait for a stream, in the order of their arrival. Only the first request tries
+// to open a stream, so each event wakes only one request. No event is lost, because a request that leaves the queue
+// wakes the next request, which tries to open a stream before it waits.
 type queue struct{ waiters list.List }
 
 func (q *queue) empty() bool { return q.waiters.Len() == 0 }
@@ -45,7 +45,7 @@ func (q *queue) remove(w *waiter) {
 // fail removes the requests for which match returns true, and ends their wait with err.
 func (q *queue) fail(err error, match func(*waiter) bool) {
 	var next *list.Element
-	for e := q.waiters.Back(); e != nil; e = next { // backwards, so that no failing request becomes the first
+	for e := q.waiters.Back(); e != nil; e = next { // backwards, so that no request that must fail becomes the first
 		next = e.Prev()
 		if w := e.Value.(*waiter); match(w) {
 			w.err = err
