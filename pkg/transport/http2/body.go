@@ -13,15 +13,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 )
 
-// body is the content of a request. The goroutine that reads the connection adds received content. For
-// a user container with HTTP/1.1, another goroutine reads the content. For a user container with
-// HTTP/2, the content is sent on its stream immediately.
+// body is the content of a request. The goroutine that reads the connection adds received content. If the user
+// container uses HTTP/1.1, another goroutine reads the content. If the user container uses HTTP/2, the content is
+// sent on the stream to it immediately.
 type body struct {
 	x *exchange
 
 	mu         sync.Mutex
 	arrived    chan struct{} // holds a signal that the state has changed
-	data       []byte        // received content that was not read yet
+	data       []byte        // received content that was not yet read
 	uncredited int           // number of bytes to credit to the client when data has been read
 	n          int64         // number of received bytes
 	length     int64         // value of Content-Length; -1 if absent
@@ -30,7 +30,7 @@ type body struct {
 	stopped    bool          // the content is not read any more
 	trailer    []wire.Field
 	to         *http2conn.Stream // stream to the user container; nil if the content is not sent on a stream
-	held       int               // number of bytes that are pending on this stream and not credited
+	held       int               // number of bytes that are pending on to and not credited to the client
 	kept       bool              // data contains the complete body, although it was sent on the stream
 	charged    int               // number of bytes in the memory budget
 }
@@ -38,8 +38,8 @@ type body struct {
 // dataKept is the maximum capacity of data that is kept for the next request, in bytes.
 const dataKept = 1 << 10
 
-// heldSpare is the inverse of the maximum spare capacity of pending content: append allocates up to
-// 1/heldSpare more than the content that waits for the user container.
+// heldSpare limits the estimated spare capacity of pending content. append allocates at most 1/heldSpare more
+// memory than the content that waits for the user container.
 const heldSpare = 4
 
 var (
@@ -89,7 +89,7 @@ func (b *body) release() {
 	b.charge()
 }
 
-// come adds received content. n bytes must be credited for it.
+// come adds received content. n is the number of bytes to credit to the client for the content.
 func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,7 +103,7 @@ func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
 		b.breakOff(transport.FaultTooLarge)
 	}
 	switch {
-	case b.err != nil || b.stopped: // discarded content counts against the window that other streams need
+	case b.err != nil || b.stopped: // return the window, because other streams need the window of the connection
 		b.credit(by, n)
 	case b.to != nil:
 		b.pass(by, p, n, b.end && len(b.trailer) == 0)
@@ -167,15 +167,15 @@ func (b *body) pass(by *http2conn.Conn, p []byte, n int, end bool) {
 	}
 }
 
-// credit adds n bytes to the window of the client (RFC 9113 section 5.2). Only content that was read or sent
-// is credited, so that a stream holds at most one window of content.
+// credit adds n bytes to the window of the client (RFC 9113 section 5.2). Content is credited only after it was
+// read or sent, so a stream holds at most one window of content.
 func (b *body) credit(by *http2conn.Conn, n int) {
 	if b.x.stream.Credit(n) {
 		by.FlushLater(b.x.conn.Conn)
 	}
 }
 
-// drained credits the pending content after it was added to the output to the user container.
+// drained credits the pending content after it was added to the output of the connection to the user container.
 func (b *body) drained(by *http2conn.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -242,9 +242,9 @@ const emptyBodyTimeout = time.Second
 
 // awaitEnd waits up to emptyBodyTimeout for END_STREAM of a request with the content length 0.
 //
-// Some clients, such as httpx, send END_STREAM in an empty DATA frame after the content. An application
-// that uses HTTP/1.1 could respond before this frame, and the client would fail when its stream is reset
-// (RFC 9113 section 8.1).
+// Some clients, such as httpx, send END_STREAM in an empty DATA frame after the content. An application that uses
+// HTTP/1.1 could respond before this frame arrives. The sidecar would then reset the stream (RFC 9113 section 8.1),
+// and the client would report an error.
 func (b *body) awaitEnd() {
 	if b.complete() {
 		return
@@ -269,7 +269,7 @@ func (b *body) take(p []byte) (n, uncredited int, err error) {
 		data = data[:max(len(data)-1, 0)] // the last byte is read after END_STREAM, see awaitEnd
 	}
 	n = copy(p, data)
-	// Credit is sent when all content is read, in one frame instead of one for each read.
+	// The credit is sent in one frame after all content is read, instead of in one frame for each read.
 	if b.data = b.data[n:]; len(b.data) == 0 {
 		uncredited, b.uncredited = b.uncredited, 0
 		b.data = nil
@@ -287,7 +287,7 @@ func (b *body) take(p []byte) (n, uncredited int, err error) {
 	return n, uncredited, err
 }
 
-// trail adds the trailer section, which ends the body (RFC 9113 section 8.1).
+// trail adds the trailer section and ends the body (RFC 9113 section 8.1).
 func (b *body) trail(by *http2conn.Conn, fields []wire.Field) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -302,8 +302,8 @@ func (b *body) trail(by *http2conn.Conn, fields []wire.Field) {
 	b.tell()
 }
 
-// passTrailer ends the body with the trailer section, or with DATA if the trailer section has no fields. b.mu
-// must be held.
+// passTrailer ends the body with the trailer section, or with an empty DATA frame if the trailer section has no
+// fields. b.mu must be held.
 func (b *body) passTrailer() {
 	if len(b.trailer) == 0 {
 		_, _ = b.to.SendData(nil, true)

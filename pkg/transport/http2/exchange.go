@@ -23,8 +23,8 @@ type exchange struct {
 	stream   *http2conn.Stream
 	refusal  *wire.Refused // reason why the request is not served; nil if it is served
 	open     bool          // the HEADERS frame of the request did not have END_STREAM
-	headSize int           // size of the header section (RFC 9113 section 6.5.2), in bytes
-	size     int           // memory of the request without its body, in bytes
+	headSize int           // size of the header section in bytes (RFC 9113 section 6.5.2)
+	size     int           // bytes that the request needs without its body
 	charged  int           // the part of size that is in the memory budget
 
 	request  rewrite.Request
@@ -37,8 +37,8 @@ type exchange struct {
 
 	woken chan struct{} // holds a signal for the goroutine that serves the request
 
-	// due is the announced content that was not sent yet, in bytes. It is negative if the length of the
-	// response is unknown.
+	// due is the number of bytes of the announced content that were not yet sent. It is negative if the length of
+	// the response is unknown.
 	due int64
 
 	built rewrite.Built // built by Request
@@ -114,15 +114,14 @@ const (
 	// requestBytes is the memory of a request in addition to its header section, in bytes: the
 	// worker with its stack, the stream, and the connection to the user container.
 	requestBytes = 12 << 10
-	// fewFields is the maximum number of fields that are never packed.
+	// fewFields is the maximum number of fields in a header section that is never packed.
 	fewFields = 64
 	// fieldBytes is the memory of an unpacked field in addition to its name and value, in bytes.
 	fieldBytes = 48
 )
 
-// pack returns the fields of h in compact form if this form needs less than half of the memory, and nil
-// otherwise. The fields of an extended CONNECT are never packed, because fields are added to
-// them.
+// pack returns the fields of h in packed form if this form needs less than half of the memory, and nil otherwise.
+// The fields of an extended CONNECT are never packed, because the exchange adds fields to them.
 func pack(h *http2conn.Head) wire.Packed {
 	if len(h.Fields) <= fewFields || h.Protocol != "" {
 		return nil
@@ -142,7 +141,8 @@ func (x *exchange) refuse(end bool) {
 }
 
 // readFields evaluates the fields that describe the request. It sets refusal if the request must be rejected
-// because of the Trailer or Expect fields, as for HTTP/1. It returns false if the request is malformed.
+// because of its Trailer or Expect fields, in the same way as for HTTP/1. It returns false if the request is
+// malformed.
 func (x *exchange) readFields(h *http2conn.Head) bool {
 	q := &x.request
 	x.refusal = nil
@@ -155,7 +155,7 @@ func (x *exchange) readFields(h *http2conn.Head) bool {
 				return false
 			}
 			q.Length = int64(n)
-		case transport.HostRole: // must not differ from :authority (RFC 9113 section 8.3.1)
+		case transport.HostRole: // must be equal to :authority (RFC 9113 section 8.3.1)
 			if q.Host == "" {
 				q.Host = wire.String(f.Value)
 			} else if !strings.EqualFold(q.Host, wire.String(f.Value)) {
@@ -203,7 +203,7 @@ func (x *exchange) serve() {
 	x.end()
 }
 
-// recordRefusal records the bound or the client error of a request that is rejected with x.refusal.
+// recordRefusal records the bound or the client error because of which a request is rejected with x.refusal.
 func (x *exchange) recordRefusal() {
 	if name, ok := rewrite.RefusalBound(x.refusal.Status, x.refusal); ok {
 		x.conn.hit(name)
@@ -253,8 +253,8 @@ func (x *exchange) release() {
 // fieldsKept is the maximum capacity of Fields that is kept for the next request.
 const fieldsKept = 32
 
-// awaitAnswer waits up to rewrite.AnswerTimeout until the response of the sidecar is sent. It resets the stream
-// if the response is not complete.
+// awaitAnswer waits up to rewrite.AnswerTimeout until the response from the sidecar is sent. If the response is not
+// complete by then, awaitAnswer resets the stream.
 func (x *exchange) awaitAnswer() {
 	timeout := time.After(rewrite.AnswerTimeout)
 	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {
@@ -270,7 +270,7 @@ func (x *exchange) awaitAnswer() {
 	}
 }
 
-// wake wakes the goroutine that serves the request. It is safe for concurrent use.
+// wake makes the goroutine that serves the request check the state of the exchange. It is safe for concurrent use.
 func (x *exchange) wake() {
 	select {
 	case x.woken <- struct{}{}:
@@ -331,11 +331,11 @@ func (x *exchange) Answer(a transport.Answer) {
 		body = ""
 	}
 	if x.stream.SendHead(k, body == "") == nil && body != "" {
-		_, _ = x.stream.SendData([]byte(body), true) // an error means that the client has gone
+		_, _ = x.stream.SendData([]byte(body), true) // an error means that the client has disconnected
 	}
 }
 
-// fromClient is the exchange as the owner of the client's stream.
+// fromClient implements http2conn.Owner for the client's stream of an exchange.
 type fromClient exchange
 
 // Head implements http2conn.Owner. h is the trailer section of the request.
@@ -373,8 +373,8 @@ func (f *fromClient) Data(by *http2conn.Conn, p []byte, n int, end bool) {
 	f.body.come(by, p, n, end)
 }
 
-// Failed implements http2conn.Owner. It sets gone before it wakes other goroutines, so that they find the
-// reason.
+// Failed implements http2conn.Owner. It sets gone before it wakes other goroutines, because those goroutines check
+// gone.
 func (f *fromClient) Failed(_ *http2conn.Conn, err error) {
 	x := (*exchange)(f)
 	x.costly.Store(errors.Is(err, http2conn.ErrMemory))

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// Forward implements transport.Exchange. It records the bound if the client exceeded one.
+// Forward implements transport.Exchange. If the client exceeded a bound, Forward records the bound.
 func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
@@ -29,7 +29,7 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 		return transport.Result{Err: err}
 	}
 	q.Trace = state.Trace()
-	if !x.body.complete() && !transport.IsGRPC(x.Header(transport.ContentType)) { // a gRPC stream may be silent for a long time
+	if !x.body.complete() && !transport.IsGRPC(x.Header(transport.ContentType)) { // a gRPC client may send nothing
 		state.ExpectBody()
 	}
 	x.canceler.Watch(state)
@@ -77,8 +77,8 @@ func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 	return result
 }
 
-// do makes the prepared call and returns the response, of which the header section was received. On error it
-// returns nil.
+// do makes the prepared call and returns the response after its header section was received. It returns nil after
+// an error.
 func (x *exchange) do(state transport.State, result *transport.Result) *http1client.Response {
 	c := &x.call
 	c.Request, c.Many, c.Hold = &x.request, true, state.Holds()
@@ -99,7 +99,7 @@ func (x *exchange) do(state transport.State, result *transport.Result) *http1cli
 // finish sends the response to the client and closes the call.
 func (x *exchange) finish(r *http1client.Response, result *transport.Result) {
 	x.passOn(r, result)
-	x.canceler.Abortable(nil) // after Close there is nothing to abort
+	x.canceler.Abortable(nil) // the call cannot be aborted after Close
 	r.Close()
 	x.conclude(result)
 }
@@ -110,8 +110,8 @@ func (x *exchange) abortCall() {
 	x.wake()
 }
 
-// conclude completes the result of a response that has begun. It resets the stream of an incomplete response,
-// because END_STREAM would mark the response as complete.
+// conclude completes the result after the response has begun. If the response is incomplete, conclude resets the
+// stream, because END_STREAM would mark the response as complete.
 func (x *exchange) conclude(result *transport.Result) {
 	result.In = x.body.moved()
 	if transport.FaultOf(result.Err) == transport.FaultClientGone && x.delivered() {
@@ -122,8 +122,8 @@ func (x *exchange) conclude(result *transport.Result) {
 	}
 }
 
-// delivered reports whether the client received the announced content before it reset the stream. The
-// HTTP/2 client of Go does not wait for END_STREAM after the last byte.
+// delivered reports whether the client received the announced content before it reset the stream. Go's HTTP/2
+// client does not wait for END_STREAM after the last byte.
 func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
 // forwardReset resets the client's stream if the user container reset its stream before the response
@@ -135,8 +135,8 @@ func (x *exchange) forwardReset(result *transport.Result) {
 	}
 }
 
-// resetCode returns the error code for an incomplete response. It is the code of the user container if that
-// code is an error, and InternalError otherwise.
+// resetCode returns the error code with which the stream of an incomplete response is reset. It is the code that
+// the user container sent, or InternalError if the user container sent no code or NO_ERROR.
 func resetCode(err error) http2conn.Code {
 	if reset, ok := errors.AsType[*http2conn.ResetError](err); ok && reset.Code != http2conn.NoError {
 		return reset.Code
@@ -242,7 +242,7 @@ func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
 	return waits, err
 }
 
-// awaitTaken waits until no output of the stream is pending. The send timeout limits the wait.
+// awaitTaken waits until no output of the stream is pending, up to the send timeout.
 func (x *exchange) awaitTaken() error {
 	x.canceler.WriteStarted(x.state)
 	defer x.state.WriteDone()
@@ -262,8 +262,8 @@ func (x *exchange) awaitTaken() error {
 	return nil
 }
 
-// tookAll reports whether all output was added to the output of the connection. It must be called after Waits
-// returned false.
+// tookAll reports whether all output of the stream was added to the output of the connection. It must be called
+// after Waits has returned false.
 func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.gone.Load() }
 
 // caller implements rewrite.Client for an exchange.
@@ -272,8 +272,8 @@ type caller exchange
 // Sending implements rewrite.Client.
 func (c *caller) Sending() { c.state.Send() }
 
-// Info implements rewrite.Client. It sends an informational response to the client. If the client does not
-// read, Info waits, so that at most one such response is in memory.
+// Info implements rewrite.Client. It sends an informational response to the client. If the client does not read,
+// Info waits, so that at most one informational response is in memory.
 func (c *caller) Info(head *wire.Response) {
 	x := (*exchange)(c)
 	x.sendInfo(head.Status, head.Fields)

@@ -13,10 +13,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// relay connects the client's stream with a stream to a user container that uses HTTP/2. The goroutine that reads
-// a frame from one stream adds its content to the output of the other. The goroutine of the request sleeps until
-// both streams have ended. Neither side is credited before its content was added to the output of the other
-// side.
+// relay connects the client's stream with a stream to a user container that uses HTTP/2. The goroutine that reads a
+// frame from one stream adds its content to the output of the other. The goroutine of the request waits until both
+// streams have ended. Content is credited to its sender only after it was added to the output of the other
+// connection.
 type relay struct {
 	x *exchange
 
@@ -28,12 +28,12 @@ type relay struct {
 	err      error // reason why the response is incomplete; nil if none
 	result   transport.Result
 
-	// killed reports that no more of the response is sent. The canceler sets it without mu, because the
-	// drain wakes its exchanges under a lock that respond needs too.
+	// killed reports that the rest of the response must not be sent. The canceler sets it without holding mu,
+	// because the drain notifies exchanges while it holds a lock that respond also acquires.
 	killed atomic.Bool
 }
 
-// forward is Forward for a user container that uses HTTP/2.
+// forward implements Forward for a user container that uses HTTP/2.
 func (y *relay) forward(state transport.State) transport.Result {
 	x := y.x
 	replayed, since := false, 0
@@ -82,7 +82,7 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 	}
 	stream, reused, err := x.server.client.Open(x.canceler.Context, (*fromApp)(x), k, end, since)
 	x.call.Memory.Release()
-	x.server.putBlock(k) // a block can be long, so it is returned before other goroutines run
+	x.server.putBlock(k) // returned before other goroutines run, because a block can be long
 	if err != nil {
 		return false, err
 	}
@@ -104,8 +104,7 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 	return reused, nil
 }
 
-// abort ends the exchange with the user container. The canceler calls it, and it must not wait for
-// mu.
+// abort ends the exchange with the user container. The canceler calls abort, which therefore must not wait for mu.
 func (y *relay) abort() {
 	y.killed.Store(true)
 	y.x.wake()
@@ -143,7 +142,7 @@ func (y *relay) wait() error {
 
 var errKilled = errors.New("request aborted")
 
-// leave ends the stream to the user container. It first stops sending the body on the stream.
+// leave stops sending the body to the user container and then ends the stream to it.
 func (y *relay) leave() {
 	x := y.x
 	x.body.passTo(nil)
@@ -168,7 +167,7 @@ func (y *relay) mayRepeat(err error, reused bool) bool {
 	return !y.check.Answered() && x.body.heldWhole() && http2client.MayRepeat(err, reused, &x.request)
 }
 
-// credit credits the user container for response content that no longer waits.
+// credit credits the user container for response content that no longer waits for the client.
 func (y *relay) credit(by *http2conn.Conn) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -180,7 +179,7 @@ func (y *relay) credit(by *http2conn.Conn) {
 	}
 }
 
-// fromApp is the exchange as the owner of the stream to the user container.
+// fromApp implements http2conn.Owner for the stream of an exchange to the user container.
 type fromApp exchange
 
 // Head implements http2conn.Owner.
@@ -277,7 +276,7 @@ func (f *fromApp) Data(by *http2conn.Conn, p []byte, n int, end bool) {
 		waits, err = x.sendContent(p, end)
 		by.FlushLater(x.conn.Conn)
 	}
-	// Frames can arrive before open has set y.stream. open then credits their content.
+	// Frames may arrive before open has set y.stream. In this case, open credits their content.
 	if waits || y.stream == nil {
 		y.held += n
 	} else if !end && y.stream.Credit(n) {
@@ -292,7 +291,7 @@ func (f *fromApp) Data(by *http2conn.Conn, p []byte, n int, end bool) {
 	}
 }
 
-// offer starts the send timeout of the client for pending output.
+// offer starts the send timeout for pending output to the client.
 func (y *relay) offer(by *http2conn.Conn) {
 	x := y.x
 	x.canceler.WriteStarted(x.state)
@@ -302,7 +301,7 @@ func (y *relay) offer(by *http2conn.Conn) {
 	}
 }
 
-// end records the end of the response. err is nil if the response is complete. Only the first call has an
+// end records that the response has ended. err is nil if the response is complete. Only the first call has an
 // effect.
 func (y *relay) end(err error) {
 	y.mu.Lock()

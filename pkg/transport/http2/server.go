@@ -1,6 +1,6 @@
-// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads all streams of a connection. Each request
-// has its own goroutine, which runs the lifecycle of the request (package proxy). Responses from a user
-// container that uses HTTP/2 are sent to the client by the goroutine that reads them.
+// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads all streams of a connection. Each request has its own
+// goroutine, which runs the request lifecycle of package proxy. If the user container uses HTTP/2, the goroutine
+// that reads the response also sends it to the client.
 package http2
 
 import (
@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// maxStreams is the advertised maximum number of open streams of a connection. It is the
-	// same as in Knative's queue-proxy.
+	// maxStreams is the advertised maximum number of open streams of a connection. Knative's queue-proxy uses the
+	// same value.
 	maxStreams = 250
-	// maxRunning is the maximum number of requests of a connection that are being served,
-	// including requests whose streams have ended. At this number, the connection accepts no
-	// more requests until one of them has been served.
+	// maxRunning is the maximum number of requests of a connection that are being served, including requests whose
+	// streams have ended. When this number is reached, the connection accepts no more requests until one of these
+	// requests has been served.
 	maxRunning = 2 * maxStreams
-	// window is the maximum length of unread request content on a stream, in bytes. The window of the
-	// connection is sufficient for all streams. Otherwise bodies of queued requests could fill it, and the
-	// request that has a slot would wait for them.
+	// window is the maximum length of unread request content on a stream, in bytes. The window of the connection is
+	// large enough for all streams. Otherwise the bodies of queued requests could fill the window of the
+	// connection, and the request that has a slot would wait for the queued requests.
 	window     = 64 << 10
 	connWindow = maxStreams * window
 )
@@ -57,15 +57,15 @@ func New(s rewrite.ServerSettings, front transport.Handler, app *http1client.App
 }
 
 // ServeConn serves a connection in another goroutine and closes it. early contains the bytes that were already
-// read. place is the connection's entry in the connection limit. It is released after the connection is
-// closed.
+// read. place is the entry of the connection in the connection limit. ServeConn releases place after the connection
+// is closed.
 func (s *Server) ServeConn(l *netconn.Conn, early []byte, place *netconn.Place) {
 	c := newServerConn(s, l, place)
 	c.late = s.closing()
 	place.Handled(c.evict)
 	place.Idle(false)
 	s.conns.Serve(c, func() {
-		_ = c.Run(early) // the owners and the handler were already notified of the error
+		_ = c.Run(early) // Run has already reported the error to the owners and the handler
 		c.over()
 		place.Leave()
 	})
@@ -76,12 +76,12 @@ func (s *Server) ServeConn(l *netconn.Conn, early []byte, place *netconn.Place) 
 
 var errShutdown = errors.New("http2: server closed")
 
-// closing reports whether clients should send their next requests elsewhere.
+// closing reports whether clients must send their next requests on another connection.
 func (s *Server) closing() bool { return s.proxy.Draining() }
 
-// GoAway asks all clients to send their next requests elsewhere. Requests that they still send on their
-// connections are served, because they may have been sent before (RFC 9113 section 6.8). GoAway does not
-// wait for clients that do not read.
+// GoAway asks all clients to send their next requests on another connection. Requests that still arrive on the
+// connections are served, because clients may have sent them before they received GOAWAY (RFC 9113 section 6.8).
+// GoAway does not wait for clients that do not read.
 func (s *Server) GoAway() {
 	s.conns.Each(func(c *serverConn) { go c.GoAway() })
 }
@@ -95,7 +95,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	})
 }
 
-// block returns an empty header block. It must be returned with putBlock. Long blocks are also kept until the
+// block returns an empty header block. It must be returned with putBlock. The pool also keeps long blocks until the
 // next garbage collection, because requests with long header sections often occur together.
 func (s *Server) block() *http2conn.Block {
 	b := s.blocks.Get().(*http2conn.Block)

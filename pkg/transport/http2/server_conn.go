@@ -18,13 +18,13 @@ type serverConn struct {
 	server *Server
 	place  *netconn.Place
 	remote string // address and port of the client
-	peer   string // address of the client in the form of X-Forwarded-For
+	peer   string // address of the client in the format of X-Forwarded-For
 	secure bool
 	late   bool // accepted during the drain
 	memory *netconn.Account
 
 	// The following fields are owned by the reader goroutine.
-	fresh   []*worker // workers whose requests were received but not started
+	fresh   []*worker // workers of received requests that are not yet started
 	stirred bool      // a frame is incomplete
 
 	leaving sync.Once // starts the timer of goAway
@@ -32,7 +32,7 @@ type serverConn struct {
 	mu      sync.Mutex
 	running int  // number of requests that are being served
 	ended   bool // the connection is not read any more
-	evicted bool // the connection is closed so that another one can be served
+	evicted bool // the connection was closed so that another connection can be served
 	full    bool // Full returned true, and Resume was not called since
 }
 
@@ -66,12 +66,12 @@ func (c *serverConn) evictMemory() {
 // drain.
 const lateTime = time.Second
 
-// goAway is called when a response begins during the drain. GOAWAY corresponds to Connection: close in HTTP/1.1,
-// which HTTP/2 does not allow (RFC 9113 section 8.2.2).
+// goAway sends GOAWAY when a response begins during the drain. GOAWAY replaces the field "Connection: close" of
+// HTTP/1.1, which HTTP/2 does not allow (RFC 9113 section 8.2.2).
 //
-// If the client knows no other address, it reconnects immediately. gRPC libraries discard a connection that
-// begins with GOAWAY, and then reconnect thousands of times per second. Therefore a connection that was accepted
-// during the drain is used for lateTime before GOAWAY.
+// If the client knows no other address, it reconnects immediately. gRPC libraries discard a connection that begins
+// with GOAWAY, and then reconnect thousands of times per second. Therefore goAway delays GOAWAY by lateTime on a
+// connection that was accepted during the drain.
 func (c *serverConn) goAway() {
 	if !c.late {
 		c.GoAway()
@@ -80,8 +80,8 @@ func (c *serverConn) goAway() {
 	c.leaving.Do(func() { time.AfterFunc(lateTime, c.GoAway) })
 }
 
-// over is called when the connection is not read any more. The memory of the connection is released
-// after its last request.
+// over records that the server no longer reads from the connection. The account of the connection is closed after
+// the last request has been served.
 func (c *serverConn) over() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,11 +91,11 @@ func (c *serverConn) over() {
 	}
 }
 
-// hit records that a bound acted on the client.
+// hit records that the client exceeded the given bound.
 func (c *serverConn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
 
 // Full implements http2conn.Handler. A request counts until it has been served, even if its stream was reset.
-// Otherwise a client that resets its streams could have any number of requests served at the same
+// Otherwise a client that resets its streams could cause an unlimited number of requests to be served at the same
 // time (CVE-2023-44487, CVE-2025-8671).
 func (c *serverConn) Full() bool {
 	c.mu.Lock()
@@ -159,8 +159,8 @@ func (c *serverConn) drop(w *worker) {
 	c.leave()
 }
 
-// Received implements http2conn.Handler. It starts the new requests, so that content that arrived together with a
-// request is already in its body.
+// Received implements http2conn.Handler. It starts the new requests now, so that the content that arrived together
+// with a request is already in the body of the request.
 func (c *serverConn) Received(partly bool) {
 	if c.stirred && !partly {
 		c.stirred = false
@@ -234,7 +234,7 @@ func (c *serverConn) leave() {
 	}
 }
 
-// evict closes the connection so that another one can be served. It returns false if a request is being
+// evict closes the connection so that another connection can be served. It returns false if a request is being
 // served. It is safe for concurrent use.
 func (c *serverConn) evict() bool {
 	c.mu.Lock()

@@ -21,7 +21,7 @@ import (
 
 const webSocket = "websocket"
 
-// connect is Forward for an extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) to the user
+// connect implements Forward for an extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) to the user
 // container as a WebSocket over HTTP/1.1 (RFC 6455).
 func (x *exchange) connect(state transport.State) (result transport.Result) {
 	if x.protocol != webSocket || x.server.app.OnlyH2() {
@@ -56,8 +56,7 @@ func (x *exchange) connect(state transport.State) (result transport.Result) {
 	return result
 }
 
-// newKey returns a Sec-WebSocket-Key (RFC 6455 section 4.1). A client does not send this field over
-// HTTP/2.
+// newKey returns a Sec-WebSocket-Key (RFC 6455 section 4.1). Clients do not send this field over HTTP/2.
 func newKey() string {
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never returns an error
@@ -70,7 +69,8 @@ func acceptOf(key string) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// tunnel responds that the WebSocket is open and then copies bytes in both directions until it ends.
+// tunnel responds to the client that the WebSocket is open, and then copies bytes in both directions until the
+// WebSocket ends.
 func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 	result.Status, result.Upgraded = http.StatusOK, true
 	x.state.Upgrade()
@@ -105,7 +105,7 @@ func (w withoutAccept) Field(name, value string) {
 	}
 }
 
-// clientConn implements net.Conn for the stream of a tunnel. Read and Write can be called concurrently.
+// clientConn implements net.Conn for the stream of a tunnel. Read and Write may be called concurrently.
 type clientConn struct {
 	x *exchange
 
@@ -184,7 +184,8 @@ func (c *clientConn) Reset() error {
 	return c.Close()
 }
 
-// SetDeadline implements net.Conn. It applies to both directions, because a tunnel sets their deadlines together.
+// SetDeadline implements net.Conn. The deadline applies to reads and writes, because a tunnel needs no separate
+// deadlines.
 func (c *clientConn) SetDeadline(t time.Time) error {
 	if t.IsZero() {
 		return nil

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// keptTime is the time for which idle goroutines are kept. Starting a goroutine takes a sixth of the time of a
-// small request. An idle worker uses about 10 KB of memory.
+// keptTime is how long idle workers are kept. Starting a goroutine takes a sixth of the time needed for a small
+// request. An idle worker uses about 10 KB of memory.
 const keptTime = 250 * time.Millisecond
 
 // workers is a pool of goroutines that serve requests. Idle workers are kept for keptTime. The most recently
@@ -17,8 +17,8 @@ type workers struct {
 	mu      sync.Mutex
 	idle    []*worker
 	sweep   *time.Timer // calls endIdle
-	swept   int         // minimum number of idle workers since the last sweep; -1 if the sweep timer is stopped
-	closed  bool        // no worker is kept any more
+	swept   int         // minimum number of idle workers since the last call of endIdle; -1 if the timer is stopped
+	closed  bool        // workers are no longer kept
 	running sync.WaitGroup
 }
 
@@ -28,12 +28,14 @@ type worker struct {
 	exchange exchange
 }
 
-// get returns a worker whose exchange can be prepared for a request. The caller must start or put it.
+// get returns a worker whose exchange can be prepared for a request. The caller must pass the worker to start or
+// put.
 func (w *workers) get() *worker {
 	if k := w.takeIdle(); k != nil {
 		return k
 	}
-	k := &worker{work: make(chan bool, 1)} // without the lock, because an allocation may have to assist the garbage collector
+	// Allocate without holding w.mu, because the allocation may assist the garbage collector.
+	k := &worker{work: make(chan bool, 1)}
 	k.exchange.init(w.server)
 	w.running.Add(1)
 	go w.run(k)
@@ -58,7 +60,8 @@ func (w *workers) takeIdle() *worker {
 // start makes the worker serve its request.
 func (k *worker) start() { k.work <- true }
 
-// put returns a worker that was not started or has served its request. kept is false if the worker must end.
+// put returns a worker that was not started or has served its request to the pool. kept is false if the worker must
+// end.
 func (w *workers) put(k *worker) (kept bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +92,7 @@ func (w *workers) run(k *worker) {
 	k.exchange.canceler.Stop()
 }
 
-// endIdle ends the workers that were not needed since the last sweep.
+// endIdle ends as many workers as were always idle since the last call of endIdle.
 func (w *workers) endIdle() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
