@@ -4,8 +4,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// recordBound records the bound that the user container exceeded if reading its response
-// returned err.
+// recordBound records the bound that the user container exceeded, if any. err is the error of reading its response.
 func (a *App) recordBound(c *clientConn, err error) {
 	if name, ok := rewrite.AppBound(err); ok {
 		a.settings.Bounds.Hit(name, c.RemoteAddr().String())

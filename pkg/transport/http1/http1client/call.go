@@ -15,16 +15,16 @@ import (
 const (
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// listenTimeout is how long the first request body is delayed while it is unknown whether the user
-	// container supports HTTP/1.1. During this time, a response in HTTP/2 can arrive. A body that was
-	// sent cannot be sent again.
+	// listenTimeout is how long a request body is delayed while it is unknown whether the user container supports
+	// HTTP/1.1. A response in HTTP/2 may arrive during this time, and the request can be sent again only if its
+	// body was not sent.
 	listenTimeout = 25 * time.Millisecond
 	// lagTimeout is how long Close waits for the rest of the request body after the response has
 	// ended. If the body ends within this time, both connections can be reused.
 	lagTimeout = 20 * time.Millisecond
-	// arrivedTimeout replaces lagTimeout if the complete body has arrived from the client. It is
-	// longer because only the goroutine that sends the body must be scheduled, which can take a long
-	// time on a busy host.
+	// arrivedTimeout replaces lagTimeout if the complete body has arrived from the client. It is longer because the
+	// client is not the cause of the delay. On a busy host, it may take more than lagTimeout until the goroutine
+	// that sends the body runs.
 	arrivedTimeout = time.Second
 )
 
@@ -35,8 +35,8 @@ var past = time.Unix(1, 0)
 // [Call.Begin] after [Response.Close], [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
 	rewrite.Call
-	Hold bool // Do stores its connection in Held if it is aborted
-	Many bool // the response is read in blocks of at most 32 KB instead of 64 KB, because the client sends many concurrent requests
+	Hold bool // store the connection in Held if Do is aborted
+	Many bool // read at most 32 KiB of the response at a time, not 64 KiB; the client sends many concurrent requests
 
 	mu      sync.Mutex
 	conn    *clientConn
@@ -45,10 +45,10 @@ type Call struct {
 	upload  upload
 }
 
-// upload is the state of sending a request body. A separate goroutine sends the body, so that a
-// response that arrives early is processed. Guarded by Call.mu.
+// upload is the state of sending a request body. A separate goroutine sends the body, so that a response that
+// arrives before the end of the body is processed. The fields are guarded by Call.mu.
 type upload struct {
-	turn    int // number of the upload; a starter of an earlier upload has no effect
+	turn    int // sequence number of the upload; the starter of an earlier upload has no effect
 	state   uploadState
 	starter *time.Timer   // starts the upload after a delay; may be nil
 	done    chan struct{} // closed when the goroutine has ended; nil if it was not started
@@ -65,8 +65,8 @@ const (
 	unwanted // the final response arrived before the upload started
 )
 
-// Begin prepares c for the next request. It must be called before another goroutine can call Abort, so
-// that an abort between Begin and Do is not lost.
+// Begin prepares c for the next request. It must be called before another goroutine can call Abort, because an
+// abort between Begin and Do must not be lost.
 func (c *Call) Begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,8 +74,8 @@ func (c *Call) Begin() {
 	c.upload = upload{turn: c.upload.turn + 1}
 }
 
-// Abort ends the running Do or Next, or the next Do, with the fault [transport.FaultAborted]. It is safe for
-// concurrent use. Begin clears an abort that comes too late.
+// Abort makes the running Do or Next fail with the fault [transport.FaultAborted]. If neither is running, the next
+// Do fails unless Begin is called before. Abort is safe for concurrent use.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,9 +99,9 @@ func (c *Call) Buffered() int {
 	return max(0, len(c.conn.buf)-c.conn.memory.Held())
 }
 
-// Do sends the request and returns its final response after the header section was read. The request
-// is sent again, on a new connection, if [rewrite.Request.MayReplay] allows it and no byte of the
-// body was read.
+// Do sends the request and returns the final response after its header section was read. If the request fails, Do
+// sends the request again on a new connection if [rewrite.Request.MayReplay] allows it and no byte of the body was
+// read.
 func (c *Call) Do(a *App) (*Response, error) {
 	for c.Sends = 0; ; {
 		conn, err := c.connect(a, c.Sends > 0)
@@ -113,7 +113,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 			return r, nil
 		}
 		a.recordBound(conn, err)
-		err = c.failureCause(err) // before endUpload, because stopping the body causes another error
+		err = c.failureCause(err) // called before endUpload, because stopping the body causes another error
 		c.endUpload(0)
 		c.detach()
 		if c.hold(a, conn, err) {
@@ -159,8 +159,7 @@ func (c *Call) connect(a *App, fresh bool) (*clientConn, error) {
 	return n, nil
 }
 
-// attach makes n the connection that Abort interrupts. It returns false if the call was already
-// aborted.
+// attach sets n as the connection that Abort interrupts. It returns false if the call was already aborted.
 func (c *Call) attach(n *clientConn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,8 +185,8 @@ func (c *Call) detach() (aborted bool) {
 	return c.aborted
 }
 
-// exchange sends the request on conn and reads the header section of the final response. again is true
-// if the request can be repeated on another connection, provided that its body was not read.
+// exchange sends the request on conn and reads the header section of the final response. again reports whether the
+// request can be repeated on another connection if its body was not read.
 //
 //nolint:gocognit // one loop over what may come, in its order
 func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err error) {
@@ -276,19 +275,18 @@ func (c *Call) final(a *App, conn *clientConn, n int) (*Response, bool, error) {
 	return r, false, nil
 }
 
-// bodyUntouched reports whether a failed Do has not read from Body, so that the request can be
-// repeated.
+// bodyUntouched reports whether a failed Do has read nothing from Body, so that the request can be repeated.
 func (c *Call) bodyUntouched() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.upload.done == nil
 }
 
-// OnlyH2Behind reports whether a request can be repeated in HTTP/2 after Do returned err in HTTP/1.1.
-// It returns true if the user container supports only HTTP/2 and cannot have processed the request.
-// This is certain if it has responded in HTTP/2. If it has closed the connection without a response,
-// it may have read the request and crashed (docs/promises.md 3.7). OnlyH2Behind then detects whether
-// the user container supports HTTP/1.1, until the canceler fires.
+// OnlyH2Behind reports whether a request for which Do returned err can be repeated in HTTP/2. It returns true if
+// the user container supports only HTTP/2 and cannot have processed the request. This is certain if the user
+// container has responded in HTTP/2. If the user container has closed the connection without a response, it may
+// have read the request and crashed (docs/promises.md 3.7). In this case, OnlyH2Behind detects whether the user
+// container supports HTTP/1.1, and stops if the canceler fires.
 func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) bool {
 	e, ok := errors.AsType[*transport.Error](err)
 	if !ok || !c.bodyUntouched() {
@@ -304,8 +302,8 @@ func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) boo
 	return e.Fault == transport.FaultGarbage && a.OnlyH2()
 }
 
-// failureCause returns the cause of err. If the call was aborted or the body could not be read, the error
-// of the connection is a consequence.
+// failureCause returns the cause of err. If the call was aborted or the body could not be read, err is only a
+// consequence.
 func (c *Call) failureCause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,7 +316,7 @@ func (c *Call) failureCause(err error) error {
 	return err
 }
 
-// startUploadIn starts the upload after d, unless it is started or refused before.
+// startUploadIn starts the upload after d, unless the upload is started or refused earlier.
 func (c *Call) startUploadIn(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -349,8 +347,8 @@ func (c *Call) startUploadOf(turn int) {
 	go c.send(c.conn, u.done)
 }
 
-// send writes the body. If reading the body fails, it interrupts the exchange. If writing fails, it
-// does not, because the user container may already have sent a response.
+// send writes the body. If reading the body fails, send interrupts the exchange. A write error does not interrupt
+// the exchange, because the user container may already have sent a response.
 func (c *Call) send(conn *clientConn, done chan struct{}) {
 	defer close(done)
 	state, bodyErr := c.copyBody(conn)

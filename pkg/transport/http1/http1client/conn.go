@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// bufferSize is the buffer size for long responses in bytes. Reading 100 KB in two parts costs
-	// three quarters of the time of four parts.
+	// bufferSize is the buffer size for long responses in bytes. Reading 100 KB in two parts takes three quarters
+	// of the time of reading it in four parts.
 	bufferSize = 64 << 10
-	// smallSize is the buffer size for short responses, which are most responses, in bytes.
+	// smallSize is the initial size of a read buffer in bytes. Most responses are shorter.
 	smallSize = 4 << 10
-	// pieceSize is the size of other buffers in bytes. They are used for request bodies, because
-	// clients can be slow, for upgraded connections, which hold their buffers while they wait, and for
-	// HTTP/2 responses, because one client that does not read can hold hundreds of them.
+	// pieceSize is the size of other buffers in bytes. They are used for request bodies, because clients may be
+	// slow, for upgraded connections, which hold their buffers while they wait, and for HTTP/2 responses, because
+	// one client that does not read may hold hundreds of these buffers.
 	pieceSize = 32 << 10
 )
 
@@ -31,27 +31,27 @@ type clientConn struct {
 	buffers *netconn.Buffers
 	raw     syscall.RawConn // nil if not supported
 	bare    bool            // Conn is a *net.TCPConn, so raw can read and write directly
-	pooled  *[]byte         // from buffers; nil while idle
-	buf     []byte          // *pooled, or larger for a large head
+	pooled  *[]byte         // from buffers; nil while the connection is idle
+	buf     []byte          // *pooled, or a larger buffer for a long header section
 	r, w    int             // buf[r:w] holds unread input
 	much    bool            // the last read filled a small buffer
 	most    int             // size of the buffer for long responses: bufferSize or pieceSize
-	reused  bool            // the connection has served an exchange before
+	reused  bool            // the connection has already been used for an exchange
 	written bool            // a byte of the current request was written
 
-	// truncated is true if the upload of the current request was interrupted. close then resets the
-	// connection. Otherwise, the kernel would keep the unsent part until the user container reads it.
+	// truncated is true if the upload of the current request was interrupted. In this case, close resets the
+	// connection, because the kernel would otherwise keep the unsent bytes until the user container reads them.
 	truncated bool
 
-	expires time.Time // while idle: time after which the connection is not reused
+	expires time.Time // when an idle connection can no longer be reused
 
 	memory netconn.HeadMemory // of the client of the current request
 
-	// The response to the current request. It is not part of Call, because each connection of a
-	// client has a Call.
+	// The response to the current request. It is not part of Call, because each client connection has a Call, even
+	// while it is idle.
 	response Response
 
-	slot atomic.Pointer[App] // the App that counts the connection as a used slot; may be nil
+	slot atomic.Pointer[App] // App whose slot the connection uses; may be nil
 
 	// The following fields are used while a request is written.
 	room          *[]byte // from buffers; the backing array of head
@@ -62,7 +62,7 @@ type clientConn struct {
 	peek   func(fd uintptr) bool // look
 	step   func(fd uintptr) bool // sendOrRead
 	silent bool
-	sends  *Call // the call whose request the next step writes; may be nil
+	sends  *Call // call whose request the next step writes; may be nil
 	n      int   // number of bytes written or read by the last step
 	err    error // error of the last step
 }
@@ -80,8 +80,8 @@ func newClientConn(c net.Conn, buffers *netconn.Buffers) *clientConn {
 // buffered returns the unread input.
 func (c *clientConn) buffered() []byte { return c.buf[c.r:c.w] }
 
-// begin builds the header section of k. It is released after it is written, so a repeated request
-// builds it again.
+// begin builds the header section of k. The header section is released after it is written, so begin builds it
+// again for each retry.
 func (c *clientConn) begin(k *Call) {
 	k.Sends++
 	k.Client.Sending()
@@ -93,7 +93,8 @@ func (c *clientConn) begin(k *Call) {
 	}
 }
 
-// finish writes the rest of the request, of which n bytes were already written, and releases it.
+// finish writes the rest of the request and releases the request. n is the number of bytes that were already
+// written.
 func (c *clientConn) finish(n int) error {
 	done, err := 0, error(nil)
 	if n < len(c.head) {
@@ -118,9 +119,9 @@ func (c *clientConn) sent() {
 	}
 }
 
-// send writes the header section and the content of k. On a reused connection, it first checks whether
-// the connection is still usable, and returns errStale if not. If the request has no separate body,
-// the next fill performs the check and the write.
+// send writes the header section and the content of k. On a reused connection, send first checks whether the
+// connection is still usable, and returns errStale if it is not. If the request has no separate body, the next call
+// of fill performs the check and the write.
 func (c *clientConn) send(k *Call) error {
 	c.written = false
 	if c.bare && k.Body == nil {
@@ -138,8 +139,8 @@ func (c *clientConn) send(k *Call) error {
 	return nil // after a write error, a response may still explain the failure
 }
 
-// fill reads more input. It moves unread input to the start of the buffer and enlarges a full buffer
-// up to limit bytes. A connection without unread input holds no buffer while it waits.
+// fill reads more input. It moves unread input to the start of the buffer and enlarges a full buffer up to limit
+// bytes. If there is no unread input, the connection holds no buffer while it waits.
 func (c *clientConn) fill(limit int) error {
 	if c.r > 0 {
 		copy(c.buf, c.buf[c.r:c.w])
@@ -185,8 +186,8 @@ func (c *clientConn) grow(n int) error {
 	return nil
 }
 
-// rawRead implements reading for a connection with bare set. It first writes the request in sends, if
-// any. It returns an error if waiting fails. The result of the read is in n and err.
+// rawRead reads from a connection for which bare is true. It first writes the request in c.sends, if any. It
+// returns an error if waiting fails. The result of the read is in c.n and c.err.
 func (c *clientConn) rawRead() error {
 	k := c.sends
 	if err := c.raw.Read(c.step); err != nil {
@@ -200,12 +201,11 @@ func (c *clientConn) rawRead() error {
 	return c.raw.Read(c.step)
 }
 
-// sendOrRead is the function that RawConn.Read calls each time input may have arrived. It returns true
-// if n and err are set. If it returns false, it is called again.
+// sendOrRead is the function that RawConn.Read calls each time input may have arrived. It returns true if c.n and
+// c.err are set, and false if RawConn.Read must call it again.
 //
-// The request is written in this function, because RawConn.Read then waits for input that arrives
-// after the write. Input that arrived before is detected by netconn.Silent. This saves a read that
-// would return EAGAIN.
+// The request is written in this function, because RawConn.Read then waits for input that arrives after the write.
+// netconn.Silent detects input that arrived before the write. This avoids a read that would return EAGAIN.
 func (c *clientConn) sendOrRead(fd uintptr) (done bool) {
 	k := c.sends
 	if k == nil {
@@ -232,7 +232,7 @@ func (c *clientConn) sendOrRead(fd uintptr) (done bool) {
 	if c.err != nil && c.reused {
 		return true
 	}
-	// On a new connection, Silent was not called. After an error, a response may explain the failure.
+	// Silent is not called for a new connection. After an error, a response may explain the failure.
 	return (!c.reused || c.err != nil) && c.tryRead(fd)
 }
 
@@ -249,7 +249,7 @@ func (c *clientConn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// hold allocates a buffer if the connection has none.
+// hold allocates a read buffer if there is none.
 func (c *clientConn) hold() {
 	if c.buf != nil {
 		return

@@ -16,9 +16,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// speech stores which HTTP versions the user container supports. They are detected on separate
-// connections or from a response. No request is sent twice for the detection. If a dial fails, speech
-// is reset, because the user container may have been replaced.
+// speech stores which HTTP versions the user container supports. The versions are detected on separate connections
+// or from a response. No request is sent twice for the detection. After a failed dial, speech is reset, because the
+// user container may have been replaced.
 type speech struct {
 	mu     sync.Mutex    // guards asking and changes of h1 and h2
 	h1, h2 atomic.Uint32 // values of type answer
@@ -41,7 +41,7 @@ const (
 	unknown answer = iota
 	yes
 	no
-	doubtful // probably no HTTP/2, but only the preface can show this for certain
+	doubtful // probably no support for HTTP/2, but only the response to the preface is certain
 )
 
 func (s *speech) forget() {
@@ -89,17 +89,16 @@ func needsH2(contentType string) bool {
 	return transport.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
 }
 
-// SpeaksH2 reports whether the user container supports HTTP/2. If this is not known, it is detected
-// on separate connections until the canceler fires. If the user container does not respond within a
-// second, the result is false. This result is stored only if the user container has responded in
-// HTTP/1.1 before. The error is a *transport.Error if no connection can be opened, or
-// context.Canceled.
+// SpeaksH2 reports whether the user container supports HTTP/2. If this is not known, it is detected on separate
+// connections until the canceler fires. If the user container does not respond within a second, the result is
+// false. SpeaksH2 stores this result only if the user container has already responded in HTTP/1.1. The error is a
+// *transport.Error if no connection can be opened, or context.Canceled.
 //
 // Some HTTP/1 servers, such as net/http, pass the preface of HTTP/2 to their handlers. If the user
 // container responds in HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if
 // Settings.H2C is true, or if the user container recognizes the preface.
 func (a *App) SpeaksH2(x transport.Exchange, canceler *transport.Canceler) (bool, error) {
-	if speaks, known := a.speech.knownH2(true); known { // without the cost of needsH2
+	if speaks, known := a.speech.knownH2(true); known { // before needsH2, which is more expensive
 		return speaks, nil
 	}
 	needed := a.settings.H2C || needsH2(x.Header(transport.ContentType))
@@ -186,7 +185,7 @@ func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
 		return false, err
 	}
 	if silent && a.speech.http1() != yes {
-		return false, nil // it may be too busy to speak at all: ask again
+		return false, nil // the user container may be too busy to respond, so the result is not stored
 	}
 	result := no
 	if speaks {
@@ -196,10 +195,10 @@ func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
 	return speaks, nil
 }
 
-// badRequest is malformed in every version of HTTP. An HTTP/1 server responds with 400 and does not
-// call a handler. The method is not a token, and the line has more than three words, because
-// http.server of Python checks the number of words before it selects a handler. The request is
-// longer than the preface of HTTP/2, so that a server does not wait for more bytes of the preface.
+// badRequest is malformed in every version of HTTP. An HTTP/1 server responds with 400 and does not call a handler.
+// The method is not a token. The line has more than three words, because Python's http.server checks the number of
+// words before it selects a handler. The request is longer than the HTTP/2 preface, so that a server does not wait
+// for more bytes of the preface.
 const badRequest = "@ @ queue-proxy protocol detection HTTP/1.1\r\n\r\n"
 
 // reply is the protocol of the response to a bad request.
@@ -230,13 +229,13 @@ func (a *App) sendBadRequest(ctx context.Context) (r reply, silent bool, err err
 	return r, silent, err
 }
 
-// shortBadRequest is a bad request in fewer bytes than a server needs to recognize the preface.
+// shortBadRequest is a bad request that is shorter than the bytes that a server needs to recognize the preface.
 const shortBadRequest = "@\r\n\r\n"
 
-// recognizesPreface reports whether a user container that responds in HTTP/1.1 waits for the preface
-// of HTTP/2. A server of net/http with HTTP/2 does not respond to a short bad request, because it
-// waits for 14 bytes. It still responds to longer bad requests on later connections. These responses
-// show that the user container is not too busy to respond to the short one.
+// recognizesPreface reports whether a user container that responds in HTTP/1.1 waits for the preface of HTTP/2. A
+// net/http server that supports HTTP/2 does not respond to shortBadRequest, because it waits for 14 bytes. It still
+// responds to longer bad requests on later connections. These responses show that the user container is not too
+// busy to respond to shortBadRequest.
 //
 // A server that compares the preface in a handler, such as package h2c, is not recognized.
 func (a *App) recognizesPreface(ctx context.Context) (bool, error) {
@@ -255,7 +254,7 @@ func (a *App) recognizesPreface(ctx context.Context) (bool, error) {
 	return recognizes, err
 }
 
-// silentNow reports whether the connection is open and no byte of the user container can be read.
+// silentNow reports whether the connection is open and no byte from the user container can be read.
 func silentNow(c net.Conn) (silent bool) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -275,14 +274,14 @@ func isSilent(c net.Conn) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// speaksOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. If
-// so, it cannot have processed a request in HTTP/1.1 that it did not respond to. The error is a
-// *transport.Error if no connection can be opened, or the cause of the context.
+// speaksOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. In this case, it
+// cannot have processed an HTTP/1.1 request that it did not respond to. The error is a *transport.Error if no
+// connection can be opened, or the cause of the context.
 //
-// The user container gets a bad request first. If it responds in HTTP/1.1, the preface is not sent.
-// If it responds in HTTP/2, it does not support HTTP/1.1. If it closes the connection, it may also
-// be about to exit. Another bad request is then sent while an HTTP/2 connection is open. This
-// connection must still work after the user container has accepted a further connection.
+// speaksOnlyH2 first sends a bad request. If the user container responds in HTTP/1.1, the preface is not sent. If
+// it responds in HTTP/2, it does not support HTTP/1.1. If it closes the connection, it may also be about to exit.
+// In this case, speaksOnlyH2 sends another bad request while an HTTP/2 connection is open. The HTTP/2 connection
+// must still work after the user container has accepted another connection.
 func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 	if h1 := a.speech.http1(); h1 != unknown {
 		return h1 == no, nil
@@ -310,7 +309,7 @@ func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 		if h1 = r == inHTTP1; err != nil || silent || h1 {
 			return h1
 		}
-		h2, _, err := a.question(ctx, answersPreface) // the user container does accept
+		h2, _, err := a.question(ctx, answersPreface) // shows that the user container accepts connections
 		return err == nil && h2 && livesOn(witness)
 	})
 	if err != nil || !sure {
@@ -320,8 +319,8 @@ func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 	return !h1, nil
 }
 
-// question opens a connection to the user container and calls answers. It returns the result of
-// answers. silent is true if answers failed because prefaceTimeout has passed.
+// question opens a connection to the user container and calls answers. It returns the result of answers. silent
+// reports whether answers failed because prefaceTimeout has passed.
 func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, silent bool, err error) {
 	c, err := a.Dial(ctx)
 	if err != nil {
@@ -343,14 +342,14 @@ func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, si
 // HTTP/1 server may wait for the rest of the request.
 const prefaceTimeout = time.Second
 
-// confirmPreface detects HTTP/2 if the user container closed a connection without a response to a bad
-// request. It supports only HTTP/2, or it is starting. The first line of the preface is therefore sent
-// alone. An HTTP/1 server waits for the rest of the request, and responds to the bad requests that are
-// sent next. The preface is then not completed, and the result is unknown. The result is doubtful if all
-// connections were closed.
+// confirmPreface detects HTTP/2 if the user container closed a connection without a response to a bad request. Such
+// a user container supports only HTTP/2, or it is starting. confirmPreface therefore first sends only the first
+// line of the preface. An HTTP/1 server waits for the rest of the request, and responds to the bad requests that
+// are sent next on other connections. In this case, confirmPreface does not send the rest of the preface, and the
+// result is unknown. If the user container closed all connections, the result is doubtful.
 //
-// A server of grpc-go sends its SETTINGS frame and reads the preface at the same time. It can therefore
-// close one connection without a response and respond to the next bad request in HTTP/2.
+// A grpc-go server sends its SETTINGS frame and reads the preface at the same time. It may therefore close one
+// connection without a response and respond to the next bad request in HTTP/2.
 func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 	const requests = 2
 	speaks, silent, err := a.question(ctx, func(c net.Conn) bool {
@@ -369,7 +368,7 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 		}
 		h2 = doubtful
 		if !silentNow(c) {
-			return readsSettings(c) // of a server that does not wait for the preface
+			return readsSettings(c) // a server that does not wait for the preface has sent SETTINGS
 		}
 		h2 = no
 		_, err := io.WriteString(c, prefaceRest)
@@ -384,8 +383,8 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 	return h2, nil
 }
 
-// prefaceLine and prefaceRest are the preface of HTTP/2 with an empty SETTINGS frame (RFC 9113 section
-// 3.4). prefaceLine is the beginning of an incomplete request of HTTP/1.
+// prefaceLine and prefaceRest are the preface of HTTP/2 with an empty SETTINGS frame (RFC 9113 section 3.4). For an
+// HTTP/1 server, prefaceLine is the beginning of an incomplete request.
 const (
 	prefaceLine = "PRI * HTTP/2.0\r\n"
 	prefaceRest = "\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -413,8 +412,8 @@ func skipPayload(r io.Reader, head [9]byte) bool {
 	return err == nil
 }
 
-// livesOn reports whether an HTTP/2 server responds to a PING (RFC 9113 section 6.7) 20 ms after it
-// has responded to the preface. A server that is about to exit does not respond.
+// livesOn reports whether an HTTP/2 server responds to a PING (RFC 9113 section 6.7) 20 ms after it has responded
+// to the preface. A server that is about to exit does not respond to the PING.
 func livesOn(c net.Conn) bool {
 	const while = 20 * time.Millisecond
 	time.Sleep(while)
@@ -442,7 +441,7 @@ func isSettings(b []byte) bool {
 	return len(b) >= 9 && b[0] == 0 && b[3] == 4 && b[4] == 0 && b[5]|b[6]|b[7]|b[8] == 0
 }
 
-// couldBeSettings reports whether b is an incomplete header of such a SETTINGS frame.
+// couldBeSettings reports whether b is the beginning of a header for which isSettings returns true.
 func couldBeSettings(b []byte) bool {
 	head := [9]byte{3: 4}
 	copy(head[:], b)

@@ -1,10 +1,10 @@
-// Package http1client sends requests to the user container. It is shared by all engines. It contains the
-// connection pool, the strict response parser, the retry rule, upgraded connections, and the detection
-// of the HTTP versions that the user container supports.
+// Package http1client sends requests to the user container. All engines use it. It contains the connection pool,
+// the strict response parser, the retry rule, upgraded connections, and the detection of the HTTP versions that the
+// user container supports.
 //
-// The package implements HTTP/1.1 itself, because net/http.Transport loses responses that arrive
-// before the request was sent, bytes after a 101 response, and request trailers. It also does not
-// report whether a byte of a failed request was written. HTTP/2 is implemented by package http2client.
+// The package implements HTTP/1.1 itself, because net/http.Transport discards responses that arrive before the
+// request was sent, bytes after a 101 response, and request trailers. net/http.Transport also does not report
+// whether a byte of a failed request was written. HTTP/2 is implemented by package http2client.
 package http1client
 
 import (
@@ -27,13 +27,13 @@ import (
 
 // Settings configure an App.
 type Settings struct {
-	Port         int           // port on 127.0.0.1, or on [::1] if no server listens on 127.0.0.1; 1..65535
+	Port         int           // port of the user container, in 1..65535; see App.Dial for the address
 	MaxIdle      int           // maximum number of idle connections; 0 means defaultMaxIdle
 	MaxConns     int           // maximum number of open HTTP/1 connections; 0 means no limit
-	ConnectRetry time.Duration // maximum time for which a refused connection is retried (promises.md 3.7)
+	ConnectRetry time.Duration // how long a refused connection is retried (docs/promises.md 3.7)
 
-	// H2C reports whether the configuration declares HTTP/2 for the user container. The preface is
-	// then sent even if the user container responds in HTTP/1.1.
+	// H2C reports whether the configuration declares HTTP/2 for the user container. If H2C is true, the preface is
+	// sent even if the user container responds in HTTP/1.1.
 	H2C bool
 
 	// MaxHeaderBytes is the maximum length of a response header section in bytes. 0 means maxHead.
@@ -54,8 +54,8 @@ const (
 	// idleTimeout is the maximum time for which a connection stays idle in the pool. If the server
 	// closes the connection earlier, alive detects its FIN.
 	idleTimeout = 90 * time.Second
-	// keepAliveMargin is the time by which an idle connection is discarded before the timeout that the
-	// user container announces (Keep-Alive: timeout).
+	// keepAliveMargin is how long before the timeout in the Keep-Alive field of a response an idle connection is
+	// closed.
 	keepAliveMargin = time.Second
 )
 
@@ -66,7 +66,7 @@ type App struct {
 	buffers   *netconn.Buffers
 
 	mu      sync.Mutex
-	idle    []*clientConn // in the order of the last use; the most recently used connection is last
+	idle    []*clientConn // in the order of their last use, most recent last
 	sweep   *time.Timer
 	closed  bool
 	open    int       // slots in use
@@ -75,7 +75,7 @@ type App struct {
 
 	speech speech
 
-	sendsBodyToHEAD atomic.Bool // the app has sent a body in response to HEAD; see putWhenSilent
+	sendsBodyToHEAD atomic.Bool // the user container has sent a body in response to HEAD; see putWhenSilent
 }
 
 // New returns an App. It does not open a connection before the first request.
@@ -107,8 +107,8 @@ func (a *App) Close() {
 	}
 }
 
-// take returns an idle connection, or nil. It does not check whether the user container has closed the
-// connection. This is checked before the request is sent.
+// take returns an idle connection, or nil. It does not check whether the user container has closed the connection,
+// because this is checked before the request is sent.
 func (a *App) take() *clientConn {
 	for {
 		a.mu.Lock()
@@ -129,8 +129,8 @@ func (a *App) take() *clientConn {
 	}
 }
 
-// put adds c to the pool, or closes it. keepAlive is the timeout that the user container announced. A
-// negative value means that it announced none.
+// put adds c to the pool, or closes it. keepAlive is the timeout in the Keep-Alive field of the response. A
+// negative value means that the response has no such timeout.
 func (a *App) put(c *clientConn, keepAlive time.Duration) {
 	life := idleTimeout
 	if keepAlive >= 0 {
@@ -166,14 +166,14 @@ func (a *App) keep(c *clientConn, usable bool) bool {
 	return true
 }
 
-// headSilence is how long a connection must be silent after a response to HEAD with a Content-Length.
-// Some apps send the body anyway, against RFC 9110 section 9.3.2, and their first bytes arrive within
-// this time. Without the wait, the body would be parsed as the next response.
+// headSilence is how long no byte may arrive on a connection after a response to HEAD with a Content-Length. Some
+// user containers send the body in violation of RFC 9110 section 9.3.2, and the first bytes of the body arrive
+// within this time. Without the wait, the body would be parsed as the next response.
 const headSilence = 10 * time.Millisecond
 
-// putWhenSilent adds a connection to the pool after a response to HEAD with a Content-Length. It waits
-// for headSilence and closes the connection if bytes arrive. After that, the connections of the app
-// are always closed after such a response.
+// putWhenSilent adds a connection to the pool after a response to HEAD with a Content-Length. It waits for
+// headSilence and closes the connection if bytes arrive. Once this has happened, it closes the connection after
+// each such response without waiting.
 func (a *App) putWhenSilent(c *clientConn, keepAlive time.Duration) {
 	if a.sendsBodyToHEAD.Load() {
 		c.close()
@@ -215,14 +215,14 @@ func (a *App) expire() {
 	}
 }
 
-// Retry interval and timeout for opening a connection (promises.md 3.7).
+// Retry interval and timeout for opening a connection (docs/promises.md 3.7).
 const (
 	dialAgain   = 10 * time.Millisecond
 	dialTimeout = 10 * time.Second // a listener with a full backlog does not respond
 )
 
-// dialAside calls Dial in a new goroutine. Package net needs a deep stack, and the goroutine that
-// serves the connection would keep this large stack.
+// dialAside calls Dial in a new goroutine. Otherwise the stack of the goroutine that serves the client connection
+// would grow for package net and stay large.
 func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -233,9 +233,8 @@ func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
 	return c, err
 }
 
-// Dial opens a connection to the user container on IPv4, or on IPv6 if nothing listens on IPv4.
-// If the connection is refused or if the sidecar lacks a local resource, Dial repeats this until
-// ConnectRetry has passed.
+// Dial opens a connection to the user container on IPv4, or on IPv6 if nothing listens on IPv4. If the connection
+// is refused or if the sidecar lacks a local resource, Dial tries again until Settings.ConnectRetry has passed.
 func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 	end := time.Now().Add(a.settings.ConnectRetry)
 	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1, Control: a.settings.Control}

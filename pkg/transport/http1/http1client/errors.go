@@ -16,8 +16,8 @@ var (
 	errPartly     = errors.New("incomplete request header") // internal, never returned to callers
 )
 
-// refused reports whether no process listened on the address. Only in this case Dial tries the other
-// address immediately. A host without IPv6 returns other errors than ECONNREFUSED.
+// refused reports whether err means that no process listens on the address. Only after such an error, Dial tries
+// the other address immediately. On a host without IPv6, the error is not ECONNREFUSED.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) ||
 		errors.Is(err, syscall.EADDRNOTAVAIL) ||
@@ -25,9 +25,9 @@ func refused(err error) bool {
 		errors.Is(err, syscall.ENETUNREACH)
 }
 
-// isLocal reports whether a dial failed because the sidecar lacks a file descriptor, memory for a
-// socket, or a local port. EADDRNOTAVAIL has this meaning for 127.0.0.1, because the error is
-// ENETUNREACH if the host does not have this address.
+// isLocal reports whether a dial failed because the sidecar lacks a file descriptor, memory for a socket, or a
+// local port. For 127.0.0.1, EADDRNOTAVAIL means that no local port is free. If the host does not have this
+// address, the error is ENETUNREACH.
 func isLocal(err error) bool {
 	return transport.Exhausted(err) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }

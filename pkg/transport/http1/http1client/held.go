@@ -21,15 +21,15 @@ func (c *Call) hold(a *App, conn *clientConn, err error) bool {
 	if fault := transport.FaultOf(err); !c.Hold || !conn.written || fault != transport.FaultAborted && !fault.ByClient() {
 		return false
 	}
-	conn.memory.Release() // the client may be gone before the user container is done
+	conn.memory.Release() // the client may disconnect before the user container has processed the request
 	conn.memory.Account = nil
 	c.Held = &heldConn{conn, a.settings.MaxHeaderBytes}
 	return true
 }
 
-// Wait closes the write side of the connection, so that a user container that detects it can stop.
-// Wait returns when the final response begins, when the user container closes the connection, or after
-// most. It then closes the connection. It reports whether a final response began.
+// Wait closes the write side of the connection, so that a user container that detects this can stop processing the
+// request. Wait returns when the final response begins, when the user container closes the connection, or after the
+// duration most. It closes the connection before it returns. answered reports whether a final response began.
 func (h *heldConn) Wait(most time.Duration) (answered bool) {
 	c := h.conn
 	defer c.close()

@@ -8,12 +8,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// A waiter waits for a connection or a slot. A slot is the permission to have one connection. It is
-// in use from before the dial until the connection is closed. The number of slots is
-// Settings.MaxConns. If all slots are in use, the waiters get connections and slots in FIFO order.
+// A waiter waits for a connection or a slot. A slot is the permission to have one connection. A slot is in use from
+// before the dial until the connection is closed. Settings.MaxConns is the number of slots. If all slots are in
+// use, waiters receive connections and slots in FIFO order.
 type waiter struct {
 	fresh bool             // requires a new connection
-	turn  chan *clientConn // receives an idle connection, or nil for a slot; has room for one value
+	turn  chan *clientConn // receives an idle connection, or nil for a slot; has a buffer for one value
 }
 
 // ConnState returns the state of the HTTP/1 connections to the user container. Open includes the
@@ -70,7 +70,7 @@ func (a *App) await(ctx context.Context, fresh bool) (n *clientConn, err error) 
 	case <-ctx.Done():
 	}
 	a.mu.Lock()
-	a.waiters.Remove(element) // no effect if the turn came at the same time
+	a.waiters.Remove(element) // no effect if the waiter has received its turn at the same time
 	a.mu.Unlock()
 	select {
 	case n = <-w.turn:
@@ -84,9 +84,9 @@ func (a *App) await(ctx context.Context, fresh bool) (n *clientConn, err error) 
 	return nil, context.Cause(ctx)
 }
 
-// reuseUnlock returns the idle connection that was used last. If fresh is true, it closes the
-// connection that has been idle longest, and returns nil for its slot. There must be an idle
-// connection. a.mu must be held, and reuseUnlock unlocks it.
+// reuseUnlock returns the idle connection that was used last. If fresh is true, it instead closes the connection
+// that has been idle longest and returns nil, and the slot of the closed connection passes to the caller. There
+// must be an idle connection. a.mu must be held, and reuseUnlock unlocks it.
 func (a *App) reuseUnlock(fresh bool) *clientConn {
 	if !fresh {
 		last := len(a.idle) - 1

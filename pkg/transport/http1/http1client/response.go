@@ -9,11 +9,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// Response is the final response to a [Call]. It is a part of the connection to the user
-// container.
+// Response is the final response to a [Call]. It is stored in the connection to the user container.
 type Response struct {
-	// Head points into the buffer of the connection. The caller must copy the values that it
-	// needs before it calls Next.
+	// Head refers to the buffer of the connection. The caller must copy the values that it needs before it calls
+	// Next.
 	Head wire.Response
 
 	call    *Call
@@ -75,9 +74,9 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// shrink releases the buffer of a long head, because reading the body can take a long time. If memory
-// is scarce, it also releases a large buffer. The body is then read into a smaller buffer. The fields
-// of the head were copied before.
+// shrink releases the buffer of a long header section, because reading the body may take long. If memory is scarce,
+// it also releases a large buffer, and the body is read into a smaller buffer. The fields of the header section
+// must have been copied.
 func (r *Response) shrink() {
 	c := r.conn
 	if len(c.buf) > c.memory.Account.BufferSize(bufferSize) && c.r == c.w {
@@ -143,7 +142,7 @@ func (r *Response) Close() {
 	keep := r.ended && sent && !aborted && !r.Head.Close && r.framing != wire.UntilClose && conn.w == conn.r
 	suspect := c.Request.Method == "HEAD" && r.Head.ContentLength > 0
 	r.call = nil
-	r.Head.Reset() // releases the buffer; after put, another request uses the response
+	r.Head.Reset() // before put, because another request may use the response after it
 	switch {
 	case !keep:
 		conn.close()

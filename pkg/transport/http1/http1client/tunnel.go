@@ -16,17 +16,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// halfClosedTimeout is how long a half-closed tunnel waits for the next read or write in the other
-// direction.
+// halfClosedTimeout is the timeout for each read and write in the open direction of a half-closed tunnel.
 const halfClosedTimeout = 30 * time.Second
 
-// goneTimeout is how long the user container side of a WebSocket stays open after the client closed
-// its side. A WebSocket has no half-close (RFC 6455 section 7.1.1), and a closed WebSocket must not
-// occupy a concurrency slot.
+// goneTimeout is how long the connection to the user container stays open after the client has closed its side of a
+// WebSocket. A WebSocket has no half-close (RFC 6455 section 7.1.1), and a closed WebSocket must not use a
+// concurrency slot.
 const goneTimeout = time.Second
 
-// AppendSwitch appends the header section of the 101 response to the client. It contains the fields
-// that are forwarded to clients, Connection and Upgrade (RFC 9110 section 15.2.2).
+// AppendSwitch appends the header section of the 101 response to the client. It contains Connection, Upgrade (RFC
+// 9110 section 15.2.2) and the fields that are forwarded to clients.
 func (r *Response) AppendSwitch(b []byte) []byte {
 	lines := rewrite.Lines(append(b, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...))
 	for _, f := range r.Head.Fields {
@@ -44,15 +43,14 @@ func (r *Response) IsWebSocket() bool {
 	return transport.EqualFold(protocol, "websocket")
 }
 
-// tunnelSize is the size of the buffer for each direction of a tunnel in bytes. It is small, because
-// most WebSockets are idle most of the time. After a read that fills the buffer, a larger buffer is
-// used.
+// tunnelSize is the size of the buffer for each direction of a tunnel in bytes. It is small because most WebSockets
+// are usually idle. After a read that fills the buffer, a larger buffer is used.
 const tunnelSize = 4 << 10
 
-// Tunnel copies bytes in both directions between the client and the user container after a 101
-// response. It returns when both directions have ended, when one direction has failed, or when the
-// canceler fires. It stores the error and the byte counts in result. early is the input that the client
-// sent after its request. Tunnel resets Head and closes both connections.
+// Tunnel copies bytes in both directions between the client and the user container after a 101 response. Tunnel
+// returns after both directions have ended, after one direction has failed, or after the canceler fires. It stores
+// the error and the byte counts in result. early is the input that the client sent after its request. Tunnel resets
+// Head and closes both connections.
 func (r *Response) Tunnel(client net.Conn, early []byte, canceler *transport.Canceler, state transport.State, result *transport.Result) {
 	canceler.Abortable(func() {
 		r.call.Abort()
@@ -62,14 +60,14 @@ func (r *Response) Tunnel(client net.Conn, early []byte, canceler *transport.Can
 	t := r.newTunnel(client, state.Touch)
 	result.In, result.Out = t.copyBoth(early)
 	result.Err = canceler.Abortable(nil)
-	if transport.FaultOf(result.Err) == transport.FaultClientGone { // the client sent RST_STREAM or closed the HTTP/2 connection
+	if transport.FaultOf(result.Err) == transport.FaultClientGone { // RST_STREAM or a closed HTTP/2 connection
 		t.clientReset.Store(true)
 	}
 	t.close()
 }
 
-// newTunnel returns the tunnel of a 101 response. touch is called before each write, concurrently from
-// two goroutines.
+// newTunnel returns the tunnel of a 101 response. touch is called before each write. Two goroutines may call touch
+// concurrently.
 func (r *Response) newTunnel(client net.Conn, touch func()) *tunnel {
 	app := r.conn
 	t := &tunnel{
@@ -81,8 +79,8 @@ func (r *Response) newTunnel(client net.Conn, touch func()) *tunnel {
 	return t
 }
 
-// copyBoth copies bytes in both directions, and returns their numbers. early is the input that the
-// client sent after its request.
+// copyBoth copies bytes in both directions and returns the number of bytes in each direction. early is the input
+// that the client sent after its request.
 func (t *tunnel) copyBoth(early []byte) (in, out int64) {
 	var both sync.WaitGroup
 	both.Go(func() { in = t.copy(t.app, t.client, early) })
@@ -125,8 +123,8 @@ type tunnel struct {
 	app    *clientConn
 	bounds *bound.Recorder
 	touch  func()
-	early  []byte      // input that the user container sent after the 101
-	half   atomic.Bool // one direction has ended
+	early  []byte      // input that the user container sent after the 101 response
+	half   atomic.Bool // one direction of the tunnel has ended
 
 	appReset    atomic.Bool // the user container has reset its connection
 	clientReset atomic.Bool // the client has reset its connection or stream
@@ -137,8 +135,8 @@ type tunnel struct {
 	end       time.Time // deadline of a WebSocket whose client closed its side; guarded by call.mu
 }
 
-// largeBytes returns the memory of a large buffer in the budget, in bytes. If a client does not read,
-// its TLS connection holds the encrypted content in addition to the buffer.
+// largeBytes returns the number of bytes that are charged to the memory budget for a large buffer. If a client does
+// not read, its TLS connection holds the encrypted content in addition to the buffer.
 func (t *tunnel) largeBytes() int {
 	if t.call.Request.Secure {
 		return 2 * pieceSize
@@ -146,7 +144,7 @@ func (t *tunnel) largeBytes() int {
 	return pieceSize
 }
 
-// takeLarge returns a large buffer, which is part of the memory budget.
+// takeLarge returns a large buffer and charges its memory to the budget.
 func (t *tunnel) takeLarge() *[]byte {
 	t.call.Memory.Account.Add(t.largeBytes())
 	return t.app.buffers.Get(pieceSize)
@@ -230,8 +228,8 @@ func (t *tunnel) patience(dst, src net.Conn) {
 	}
 }
 
-// recordReset records that the peer of c has reset the connection, if err, which is the error of
-// a read or a write, indicates a reset.
+// recordReset records that the peer of c has reset the connection if err indicates a reset. err is the error of a
+// read or write.
 func (t *tunnel) recordReset(err error, c net.Conn) {
 	switch {
 	case !errors.Is(err, syscall.ECONNRESET):
@@ -242,15 +240,15 @@ func (t *tunnel) recordReset(err error, c net.Conn) {
 	}
 }
 
-// wasReset reports whether the end of the input of c is a reset. The kernel reports a reset only
-// once. If a write has got the error, a read returns io.EOF.
+// wasReset reports whether the peer has reset the connection c, after a read from c returned io.EOF. The kernel
+// reports a reset only once. If a write has returned the error of the reset, the next read returns io.EOF.
 func (t *tunnel) wasReset(c net.Conn) bool {
 	if c != t.app {
 		return t.clientReset.Load()
 	}
 	t.call.mu.Lock()
 	defer t.call.mu.Unlock()
-	if t.closed || !t.app.disconnected() { // a full close by both sides, or only a FIN of the user container
+	if t.closed || !t.app.disconnected() { // both sides have closed the connection, or only the user container has
 		return false
 	}
 	t.appReset.Store(true)
@@ -267,7 +265,7 @@ func (t *tunnel) closeWrite(c net.Conn) error {
 	return closeWrite(c)
 }
 
-// recordTimeout records TunnelTimeout if err is the timeout that patience sets.
+// recordTimeout records the bound TunnelTimeout if err reports that a deadline set by patience has expired.
 func (t *tunnel) recordTimeout(err error) {
 	if !t.half.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
