@@ -22,7 +22,7 @@ func AppendChunkHead(dst []byte, n int) []byte {
 	return append(strconv.AppendUint(dst, uint64(n), 16), "\r\n"...)
 }
 
-// AppendLastChunk appends the end of a chunked body: the last chunk, the trailer section and an
+// AppendLastChunk appends the end of a chunked body, which consists of the last chunk, the trailer section and an
 // empty line.
 func AppendLastChunk(dst []byte, trailer []Field) []byte {
 	dst = append(dst, "0\r\n"...)

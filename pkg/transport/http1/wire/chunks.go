@@ -11,8 +11,8 @@ import (
 // Chunks decodes the chunked transfer coding (RFC 9112 section 7.1) incrementally. The zero value
 // is ready to use. Reset prepares it for another body.
 //
-// Chunks rejects whitespace after the chunk size and at the end of its line, although the grammar
-// allows some of it, because implementations interpret it differently. A line must end in CRLF.
+// Unless Lenient is set, Chunks rejects whitespace after the chunk size and at the end of the line, although the
+// grammar allows some whitespace, because implementations interpret it differently. A line must end in CRLF.
 type Chunks struct {
 	// MaxTrailer is the maximum length of a trailer section in bytes. 0 means [maxTrailer]. Reset
 	// does not change it.
@@ -20,19 +20,19 @@ type Chunks struct {
 
 	left   int64 // remaining bytes of the chunk, or its size while the size is being parsed
 	digits int   // number of digits of the size
-	excess int64 // extension bytes beyond the data so far
+	excess int64 // number of extension bytes minus number of data bytes so far
 
-	// Lenient accepts whitespace after a chunk size and at the end of its line, and empty
-	// extensions such as "5;". Go, HAProxy and nginx accept them in responses. All implementations
-	// that accept them find the same end of the body, and the chunks are encoded again for the
-	// client. Lenient also accepts fields for which [ForbidsTrailer] is true. The caller removes
-	// them. Reset does not change Lenient.
+	// Lenient accepts whitespace after a chunk size and at the end of its line, and empty extensions such as "5;".
+	// Go, HAProxy and nginx accept these in responses. They are harmless because all implementations that accept
+	// them find the same end of the body, and the chunks are encoded again for the client. Lenient also accepts
+	// trailer fields for which [ForbidsTrailer] is true, which the caller must remove. Reset does not change
+	// Lenient.
 	Lenient bool
 
 	state   chunkState
 	err     *BadChunk
 	section []byte // trailer lines as received
-	trailer *head  // nil before the first body with a trailer section; few bodies have one
+	trailer *head  // nil until a body has a trailer section, because few bodies have one
 }
 
 type chunkState uint8
@@ -58,11 +58,10 @@ const (
 	chunksDone
 )
 
-// Next decodes a part of b. It returns the number of bytes that it consumed and the data among
-// them, which is a subslice of b[:n]. The caller calls Next again with b[n:] until b is empty or
-// Done reports true. If Next consumes all of b and Done reports false, more bytes are needed. Bytes
-// after the end of the body are not consumed. The error is a *[BadChunk]. After an error, Next
-// returns the same error until Reset.
+// Next decodes a part of b. It returns the number of consumed bytes and the data in these bytes, which is a
+// subslice of b[:n]. The caller must call Next with b[n:] until all of b is consumed or Done returns true. If all
+// of b is consumed and Done returns false, more bytes are needed. Bytes after the end of the body are not consumed.
+// The error is a *[BadChunk]. After an error, Next returns the same error until Reset is called.
 func (c *Chunks) Next(b []byte) (data []byte, n int, err error) {
 	for n < len(b) && c.err == nil {
 		switch c.state {
@@ -91,8 +90,8 @@ func (c *Chunks) Next(b []byte) (data []byte, n int, err error) {
 // Done reports whether the whole body has been decoded, including the trailer section.
 func (c *Chunks) Done() bool { return c.state == chunksDone && c.err == nil }
 
-// Trailer returns the fields of the trailer section if Done reports true, and nil otherwise. The
-// fields are valid until Reset.
+// Trailer returns the fields of the trailer section if Done returns true, and nil otherwise. The fields are valid
+// until Reset.
 func (c *Chunks) Trailer() []Field {
 	if !c.Done() || c.trailer == nil {
 		return nil
@@ -142,7 +141,7 @@ func (c *Chunks) step(b byte) chunkState {
 			return trailerStart
 		}
 		c.digits = 0
-		credit := c.left - 1 // 1 byte less, so that this limit is reached before the limit of net/http
+		credit := c.left - 1 // one byte less, so that this limit is reached before the limit in net/http
 		if c.Lenient {
 			credit += freeExtension
 		}
@@ -176,9 +175,9 @@ func (c *Chunks) step(b byte) chunkState {
 	return c.state
 }
 
-// extension parses one byte of *( BWS ";" BWS name [ BWS "=" BWS value ] ). The value is a token or
-// a quoted string (RFC 9112 section 7.1.1). Unless c is Lenient, whitespace before the first ";" or
-// after the last value is an error.
+// extension parses one byte of *( BWS ";" BWS name [ BWS "=" BWS value ] ). The value is a token or a quoted string
+// (RFC 9112 section 7.1.1). Whitespace before the first ";" or after the last value is an error unless c.Lenient is
+// set.
 //
 //nolint:funlen,gocognit // a table of states and bytes
 func (c *Chunks) extension(b byte) chunkState {

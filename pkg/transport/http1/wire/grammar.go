@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// text is the type of bytes that were received, or of a name in the code.
+// text is the type of received bytes or of a string in the code.
 type text interface{ ~[]byte | ~string }
 
 // ValidToken reports whether s is a token, such as a method or a field name (RFC 9110 section
@@ -33,8 +33,8 @@ func ValidValue[T text](s T) bool {
 	return true
 }
 
-// HasToken reports whether a comma-separated list contains the member token. It ignores case (RFC
-// 9110 section 5.6.1). A member with parameters does not match.
+// HasToken reports whether a comma-separated list contains the member token. It ignores case (RFC 9110 section
+// 5.6.1). A member that has parameters is not equal to token.
 func HasToken[A, B text](value A, token B) bool {
 	for member := range Members(value) {
 		if transport.EqualFold(member, token) {
@@ -59,8 +59,8 @@ func Members[T text](list T) iter.Seq[T] {
 	}
 }
 
-// countTokens returns the number of members of a list that are not empty. If a member is not a
-// token, ok is false, and the members after it are not counted.
+// countTokens returns the number of members of a list that are not empty. If a member is not a token, ok is false,
+// and countTokens does not count the members after it.
 func countTokens(value []byte) (n int, ok bool) {
 	for member := range Members(value) {
 		if len(member) == 0 {
@@ -73,8 +73,8 @@ func countTokens(value []byte) (n int, ok bool) {
 	return n, true
 }
 
-// Expectation reports whether the value of an Expect field contains 100-continue, and whether it
-// contains anything else. Empty members of the list are ignored (RFC 9110 sections 5.6.1 and 10.1.1).
+// Expectation reports whether the value of an Expect field contains 100-continue, and whether the value contains
+// another expectation. Empty members of the list are ignored (RFC 9110 sections 5.6.1 and 10.1.1).
 func Expectation[T text](value T) (continues, other bool) {
 	for member := range Members(value) {
 		if transport.EqualFold(member, "100-continue") {

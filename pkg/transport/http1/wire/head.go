@@ -6,10 +6,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// headEnd finds the empty line that ends a header section. Lines can end in CRLF or LF, so that no
-// other implementation finds an earlier end. The search begins at the first LF at or after from. If
-// there is no empty line, end is 0, and next is the value of from for the next call with more
-// bytes.
+// headEnd finds the empty line that ends a header section. Lines may end in CRLF or LF, so that no other
+// implementation finds an earlier end. The search begins at the first LF in b[from:]. If there is no empty line,
+// end is 0, and next is the value of from for the next call, when more bytes have arrived.
 func headEnd(b []byte, from int) (end, next int) {
 	for {
 		i := bytes.IndexByte(b[from:], '\n')
@@ -29,7 +28,7 @@ func headEnd(b []byte, from int) (end, next int) {
 	}
 }
 
-// isKnown reports whether this package interprets a field with this role.
+// isKnown reports whether this package interprets fields with role r.
 func isKnown(r transport.Role) bool {
 	switch r {
 	case transport.ConnectionRole, transport.UpgradeRole, transport.ExpectRole, transport.TrailerRole, transport.KeepAliveRole, transport.AliasRole:
@@ -38,13 +37,13 @@ func isKnown(r transport.Role) bool {
 	return isFraming(r)
 }
 
-// isFraming reports whether a field with this role frames or routes a request.
+// isFraming reports whether fields with role r frame or route a request.
 func isFraming(r transport.Role) bool {
 	return r == transport.HostRole || r == transport.LengthRole || r == transport.TransferEncodingRole
 }
 
-// ForbidsTrailer reports whether a request is rejected if its trailer section contains or announces
-// the field. Such fields frame or route a message, or announce trailers (RFC 9110 section 6.5.1).
+// ForbidsTrailer reports whether a request is rejected if its trailer section contains the named field or its
+// Trailer field announces it. Such fields frame or route a message, or announce trailers (RFC 9110 section 6.5.1).
 func ForbidsTrailer[T ~string | ~[]byte](name T) bool {
 	r := transport.RoleOf(name)
 	return isFraming(r) || r == transport.AliasRole || r == transport.TrailerRole
@@ -89,7 +88,7 @@ type head struct {
 	bare    bool // a line ends in LF without CR
 	crlf    bool // a line ends in CRLF
 	back    bool // a line ends in CRLF after a line that ends in LF without CR
-	touched bool // a framing field or the empty line is next to a LF without CR
+	touched bool // a LF without CR ends or precedes a framing field or the empty line
 	folded  bool // a line continues the previous line
 	alias   bool // a field has a name such as Content_Length
 }
@@ -103,9 +102,9 @@ const (
 	trailing         // like strictly, but the fields do not frame the message
 )
 
-// read parses the field lines b[pos:end]. The last line is the empty line. It returns the word of
-// the first error that makes the message invalid in every mode, or "". bareBefore reports whether
-// the previous line ends in LF without CR.
+// read parses the field lines b[pos:end]. The last line is the empty line. It returns the word for the first error
+// that makes the message invalid in every mode, or "" if there is none. bareBefore reports whether the line before
+// b[pos] ends in LF without CR.
 //
 //nolint:gocognit // one pass over the lines, each of which is read once
 func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
@@ -169,8 +168,8 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 	return ""
 }
 
-// count adds the length of a Connection or Trailer line, because other code searches or splits
-// these lists. An empty line counts as well.
+// count adds the length of a Connection or Trailer line to the length of its list. The length is limited because
+// other code searches or splits these lists. An empty line counts as well.
 func (h *head) count(r transport.Role, text []byte) {
 	switch r {
 	case transport.ConnectionRole:
@@ -209,24 +208,24 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 	return colon, ""
 }
 
-// fold validates a line that continues the previous field.
+// fold validates a line that continues the previous field line.
 func (h *head) fold(line []byte, last transport.Role) Word {
 	h.folded = true
 	text := Trim(line)
 	switch {
 	case len(h.fields) == 0 || isFraming(last) || len(text) == 0:
-		return WordFold // there is no previous field, a framing field would be split, or the line could be read as the empty line
+		return WordFold // no previous field, a split framing field, or a line that looks empty
 	case !ValidValue(text):
 		return WordFieldValue
 	}
 	name, _, ok := bytes.Cut(text, []byte{':'})
 	if r := transport.RoleOf(Trim(name)); ok && (isFraming(r) || r == transport.AliasRole) {
-		return WordFold // an implementation that only trims lines would read a separate field
+		return WordFold // an implementation that only trims lines would parse a separate field
 	}
 	return ""
 }
 
-// note records the value of a field with a role.
+// note records the value of a field with role r.
 func (h *head) note(r transport.Role, value []byte) Word {
 	switch r {
 	case transport.HostRole:

@@ -48,7 +48,7 @@ func (p Packed) Unpack(fields []Field) []Field {
 	return fields
 }
 
-// next returns the first field and the rest.
+// next returns the first field of p and the rest of p.
 func (p Packed) next() (f Field, rest Packed) {
 	f.Name, p = p.cut()
 	f.Value, p = p.cut()
@@ -61,7 +61,7 @@ func (p Packed) cut() ([]byte, Packed) {
 	return p[size:end:end], p[end:]
 }
 
-// Find is like the function Find.
+// Find is like the function [Find] for the fields in p.
 func (p Packed) Find(name string) (value []byte, ok bool) {
 	for len(p) > 0 {
 		var f Field
@@ -72,7 +72,7 @@ func (p Packed) Find(name string) (value []byte, ok bool) {
 	return nil, false
 }
 
-// Repeats is like the function Repeats.
+// Repeats is like the function [Repeats] for the fields in p.
 func (p Packed) Repeats(name string) bool {
 	seen := false
 	for len(p) > 0 {

@@ -51,7 +51,7 @@ type Request struct {
 
 	ContentLength int64 // -1 if there is none; a repeated value counts once
 	Chunked       bool  // false if ContentLength is set
-	Close         bool  // Connection contains close or is not a list of tokens, or the version is HTTP/1.0 without keep-alive
+	Close         bool  // Connection contains close or is not a list of tokens, or HTTP/1.0 without keep-alive
 	Upgrade       bool  // Connection contains upgrade, and an Upgrade field is not empty
 	Expect100     bool  // the client waits for 100 (Continue) before it sends the body
 
@@ -76,13 +76,12 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 // Parse parses the header section at the start of b. n is its length in bytes, including the empty
 // line at its end.
 //
-// If n is 0 and the error is nil, more bytes are needed. The caller then calls Parse again with the
-// same bytes, which can be in another slice, followed by more bytes. Parse does not search the same
-// bytes again. The fields are valid if n > 0. Reset discards an incomplete header section.
+// If n is 0 and the error is nil, more bytes are needed. The caller must then call Parse with the same bytes, which
+// may be in another slice, followed by more bytes. Parse does not search the same bytes again. The fields are valid
+// if n > 0. Reset discards an incomplete header section.
 //
-// The error is a *[Refused]. If n > 0, the length of the header section is certain. An invalid
-// request line is reported immediately. All other errors are reported after the header section is
-// complete.
+// The error is a *[Refused]. If the error is not nil and n > 0, n is still the length of the header section. An
+// invalid request line is reported immediately. All other errors are reported after the header section is complete.
 //
 // If Parse accepts a header section, net/http accepts it with the same meaning. The exceptions are
 // targets with a [BadEscape], unusual hosts, and Connection fields that are not lists of tokens.
@@ -106,8 +105,8 @@ func (r *Request) Reset() {
 	*r = Request{head: head{fields: r.head.fields[:0]}}
 }
 
-// Abandon is like Reset for an incomplete or invalid header section in b, but keeps the method and the target.
-// They are empty if the request line is incomplete or invalid as well.
+// Abandon is like Reset for an incomplete or invalid header section in b, but keeps the method and the target. The
+// method and the target are empty if the request line is also incomplete or invalid.
 func (r *Request) Abandon(b []byte) {
 	line := *r
 	known := (line.lineEnd > 0 || line.findLine(b)) && line.line(b) == nil
@@ -117,7 +116,7 @@ func (r *Request) Abandon(b []byte) {
 	}
 }
 
-// Shrink releases the memory for the fields if it is for more than n of them.
+// Shrink releases the memory for the fields if it has space for more than n fields.
 func (r *Request) Shrink(n int) {
 	if cap(r.head.fields) > n {
 		*r = Request{}
@@ -142,7 +141,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 		return 0, nil
 	}
 	if resumed { // parse the line again, because b may have moved
-		_ = r.line(b) // once more: b may have moved
+		_ = r.line(b) // cannot fail, because the line was already valid
 	}
 	bare := b[r.lineEnd-1] != '\r'
 	if word := r.head.read(b, r.lineEnd+1, n, bare, strictly); word != "" {
@@ -154,14 +153,14 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	return n, r.unsupported()
 }
 
-// findLine finds the end of the first line that is not empty. Empty lines before the request line
-// can be sent after the previous body (RFC 9112 section 2.2).
+// findLine finds the end of the first line that is not empty. Some clients send empty lines after the previous body
+// (RFC 9112 section 2.2).
 func (r *Request) findLine(b []byte) bool {
 	if r.seen == r.begin {
 		r.begin = skipEmpty(b, r.begin)
 		r.seen = r.begin
 		if string(b[r.begin:]) == "\r" {
-			return false // possibly the start of an empty line
+			return false // may be the start of an empty line
 		}
 	}
 	i := bytes.IndexByte(b[r.seen:], '\n')
@@ -212,8 +211,8 @@ func (r *Request) line(b []byte) *Refused {
 	return nil
 }
 
-// target sets the form and the host of the target (RFC 9112 section 3.2). If the host is not plain,
-// Host is set to nil, and the Host field is used.
+// target sets the form and the host of the target (RFC 9112 section 3.2). If plainHost does not accept the host,
+// target sets r.Host to nil, and the Host field is used.
 func (r *Request) target() {
 	t := r.Target
 	r.Form, r.Host = Origin, nil
@@ -260,7 +259,7 @@ func (r *Request) validate() *Refused {
 	case h.alias:
 		return Refuse(WordAlias)
 	case h.touched && h.bare && h.crlf:
-		return Refuse(WordLineEnd) // a parser that only accepts CRLF would parse a different header section
+		return Refuse(WordLineEnd) // a parser that accepts only CRLF would parse a different header section
 	case h.codings > 0 && http10:
 		return Refuse(WordTransferCoding)
 	case h.hosts > 1, h.hosts == 0 && !http10:
@@ -306,9 +305,9 @@ func Visible[T text](s T) bool {
 	return len(s) > 0
 }
 
-// BadEscape reports whether the path of "/path?query" contains a "%" that is not followed by two
-// hexadecimal digits. The grammar does not allow it and net/http rejects it, but it is forwarded in
-// HTTP/1.1 (docs/promises.md 3.4).
+// BadEscape reports whether the path of "/path?query" contains a "%" that is not followed by two hexadecimal
+// digits. The grammar does not allow such a path and net/http rejects it, but the sidecar forwards it in HTTP/1.1
+// (docs/promises.md 3.4).
 func BadEscape[T text](s T) bool {
 	for i := 0; i < len(s) && s[i] != '?'; i++ {
 		if s[i] != '%' {
@@ -333,7 +332,7 @@ func ValidHost[T text](host T) bool {
 	return true
 }
 
-// schemeLength returns the length of the prefix "http://" or "https://", or 0 if t has neither.
+// schemeLength returns the length of the prefix "http://" or "https://" of t, or 0 if t has no such prefix.
 func schemeLength(t []byte) int {
 	for _, scheme := range [...]string{"http://", "https://"} {
 		if len(t) >= len(scheme) && transport.EqualFold(t[:len(scheme)], scheme) {
@@ -343,10 +342,10 @@ func schemeLength(t []byte) int {
 	return 0
 }
 
-// plainHost parses uri-host [ ":" port ]. It accepts the hosts that are common in practice:
-// letters, digits, "-", ".", "_" and "~", or an IPv6 address in brackets (RFC 3986 section 3.2.2
-// allows more). It returns the index of the first digit of the port, 0 if there is no port, or -1
-// if the host is empty or not accepted.
+// plainHost parses uri-host [ ":" port ]. It accepts only hosts that are common in practice, which consist of
+// letters, digits, "-", ".", "_" and "~", or of an IPv6 address in brackets (RFC 3986 section 3.2.2 allows other
+// hosts). It returns the index of the first digit of the port, 0 if there is no port, or -1 if the host is empty or
+// not accepted.
 func plainHost(s []byte) (port int) {
 	i := 0
 	if len(s) > 0 && s[0] == '[' {

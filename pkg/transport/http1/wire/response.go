@@ -9,8 +9,8 @@ type Response struct {
 	Status int    // 100 to 999
 	Reason []byte // may be empty
 
-	// Fields contains all field lines in order, including the framing fields. A proxy must forward
-	// ContentLength instead of its field, which can contain a repeated number.
+	// Fields contains all field lines in order, including the framing fields. A proxy must forward ContentLength
+	// instead of the Content-Length field, which may contain a repeated number.
 	Fields []Field
 
 	ContentLength int64 // -1 if there is none; a repeated value counts once
@@ -35,27 +35,26 @@ type Response struct {
 // Parse parses the header section at the start of b. It returns the length of the header section in
 // bytes, including the empty line at its end.
 //
-// If Parse returns 0 and a nil error, more bytes are needed. The caller appends them to b and calls
-// Parse again. The slice may have moved in memory. The fields of r are not valid until Parse
-// returns n > 0. Call Reset to discard an incomplete header section.
+// If Parse returns 0 and a nil error, more bytes are needed. The caller appends them to b and calls Parse again.
+// The bytes may be in another slice. The fields of r are not valid until Parse returns n > 0. Call Reset to discard
+// an incomplete header section.
 //
 // The error is a *[Garbage]. An invalid status line is reported before the rest of the header
 // section has arrived.
 //
-// Old applications send responses that are not valid. Parse accepts the following deviations, which
-// it does not accept in a request, because the end of the message is still certain:
+// Old applications send responses that are not valid. Parse accepts the following deviations, which it does not
+// accept in a request, because they do not change where the message ends:
 //
 //   - The reason phrase and the space before it are missing (RFC 9112 section 4).
 //   - The version and the status are separated by more than one space (RFC 9112 section 4).
 //   - The version is HTTP/0.9. The response is parsed as HTTP/1.0, and Close is set.
-//   - A 100 response is followed by an empty line. Some servers end the response twice.
+//   - A 100 response is followed by an empty line. Some servers send the end of the response twice.
 //   - The field name is followed by whitespace. It is removed (RFC 9112 section 5.1).
-//   - The field is folded. Parse overwrites the line end in b with spaces (RFC 9112 section
-//     5.2). This does not apply to the fields that this package interprets.
-//   - All lines after some line end in LF without CR (RFC 9112 section 2.2). CGI programs
-//     write such lines after the status line of their server. A CRLF after such a line is
-//     an error, because it can be the result of response splitting. Close is set, because
-//     a value can contain a LF from an attacker.
+//   - The field is folded. Parse overwrites the line end in b with spaces (RFC 9112 section 5.2). A folded field
+//     that this package interprets is an error.
+//   - All lines after some line end in LF without CR (RFC 9112 section 2.2). CGI programs write such lines after
+//     the status line of their server. A CRLF after such a line is an error, because it can be the result of
+//     response splitting. Close is set, because an attacker may have inserted a LF into a value.
 func (r *Response) Parse(b []byte) (n int, err error) {
 	empty := 0
 	if r.continued {
@@ -88,8 +87,7 @@ func (r *Response) Reset() {
 	*r = Response{head: head{fields: r.head.fields[:0]}}
 }
 
-// Release removes Fields, Reason and all other references to parsed bytes. It keeps the memory for
-// the fields.
+// Release clears Fields, Reason and all other references to parsed bytes. It keeps the memory for the fields.
 func (r *Response) Release() {
 	clear(r.head.fields[:cap(r.head.fields)])
 	r.head = head{fields: r.head.fields[:0]}
@@ -116,7 +114,7 @@ func (r *Response) parse(b []byte) (n int, word Word) {
 	resumed := r.lineEnd > 0
 	if !resumed {
 		if !beginsLike(b, http1) && !beginsLike(b, http09) {
-			return 0, WordStatusLine // another protocol, in which the empty line may never arrive
+			return 0, WordStatusLine // another protocol, in which an empty line may never arrive
 		}
 		i := bytes.IndexByte(b[r.seen:], '\n')
 		if i < 0 {
@@ -134,7 +132,7 @@ func (r *Response) parse(b []byte) (n int, word Word) {
 		return 0, ""
 	}
 	if resumed {
-		r.line(b) // parse the line again, because b may have moved
+		r.line(b) // parse the line again, because b may be another slice
 	}
 	bare := b[r.lineEnd-1] != '\r'
 	if word := r.head.read(b, r.lineEnd+1, n, bare, gently); word != "" {

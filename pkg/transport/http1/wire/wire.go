@@ -1,41 +1,40 @@
 // Package wire implements the grammar of HTTP/1.1 for bytes in memory: the header sections of
 // requests and responses, and the chunked transfer coding (RFC 9110 and RFC 9112).
 //
-// A parser reads the bytes that have arrived. It reports that more bytes are needed, returns a
-// message, or returns an error. It does not block, and it keeps no state between messages. The
-// strings and slices of a result refer to the input, so parsing does not allocate after the slices
-// of a value have grown. The caller must not modify the input while it uses the result.
+// A parser receives the bytes that have arrived. It returns a message or an error, or reports that more bytes are
+// needed. It does not block, and it keeps no state between messages. The strings and slices in a result refer to
+// the input, so parsing does not allocate memory once the slices of the reused value are large enough. The caller
+// must not modify the input while it uses the result.
 //
 // An invalid header section of a request is reported as a [*Refused]. There is no lenient mode,
 // because request smuggling needs two proxies that interpret the same bytes differently. An invalid
 // header section of a response is reported as a [*Garbage].
 //
-// A value must not be used by several goroutines at the same time.
+// The types of this package are not safe for concurrent use.
 package wire
 
-// Limits. The caller limits the length of a header section, because it owns the buffer.
+// Limits. The caller limits the length of a header section, because the caller owns the buffer.
 const (
 	// MaxFields is the maximum number of field lines in a header or trailer section. No legitimate
 	// message has more.
 	MaxFields = 1000
 
-	// maxTrailer is the maximum length of a trailer section in bytes. Trailers contain a status or
-	// a digest, and no content.
+	// maxTrailer is the maximum length of a trailer section in bytes. Trailers usually contain only a status or a
+	// digest.
 	maxTrailer = 16 << 10
 
-	// MaxRequestTrailer is the maximum length of the trailer section of a request, in bytes without
-	// the empty line at the end. net/http only finds the empty line within 4 KiB, and many
-	// applications use net/http.
+	// MaxRequestTrailer is the maximum length of the trailer section of a request, in bytes without the empty line
+	// at the end. net/http finds the empty line only within 4 KiB, and many applications use net/http.
 	MaxRequestTrailer = 4<<10 - len("\r\n")
 
 	// maxOptions is the maximum number of connection options in a request. Legitimate requests have
 	// at most two.
 	maxOptions = 64
 
-	// maxConnection is the maximum length of all Connection lines of a header section in bytes.
-	// Each field is compared with the lines, so the cost is their length times MaxFields. Trailer
-	// lines have the same limit as the trailer section that they announce: maxTrailer or
-	// MaxRequestTrailer. net/http needs 14 times their length to split them.
+	// maxConnection is the maximum length of all Connection lines of a header section in bytes. Each field name is
+	// searched in these lines, so the maximum cost is proportional to their length times MaxFields. Trailer lines
+	// have the same limit as the trailer section that they announce: maxTrailer or MaxRequestTrailer. net/http
+	// needs 14 times their length to split them.
 	maxConnection = 1 << 10
 
 	// maxExtension is the maximum number of bytes by which the chunk extensions of a body can
@@ -43,8 +42,8 @@ const (
 	// and discarded.
 	maxExtension = 2 << 10
 
-	// freeExtension is the number of extension bytes in each chunk of a response that do not count.
-	// Some applications pad the chunk size with whitespace.
+	// freeExtension is the number of extension bytes in each chunk of a response that do not count against
+	// maxExtension. Some applications pad the chunk size with whitespace.
 	freeExtension = 16
 )
 
@@ -53,7 +52,7 @@ const (
 // [Chunks].
 type Field struct{ Name, Value []byte }
 
-// Framing describes how the end of a body is found (RFC 9112 section 6.3).
+// Framing describes how the length of a body is determined (RFC 9112 section 6.3).
 type Framing uint8
 
 // Values of Framing.
@@ -64,15 +63,15 @@ const (
 	UntilClose                // all bytes until the connection closes; responses only
 )
 
-// Word identifies the error in a message. The set of words is fixed, so a word can be a metric
-// label. A word never contains data from the message.
+// Word identifies the error in a message. The set of words is fixed, so a word can be used as a metric label. A
+// word never contains data from the message.
 type Word string
 
 // Words of [Refused], [Garbage], [BadChunk] and [BadBody].
 const (
 	WordRequestLine     Word = "request-line"      // not "method SP target SP version" (RFC 9112 section 3)
 	WordStatusLine      Word = "status-line"       // not "version SP status SP reason" (RFC 9112 section 4)
-	WordVersion         Word = "version"           // a version that is not HTTP/1.x (RFC 9112 section 2.3)
+	WordVersion         Word = "version"           // the version is not HTTP/1.x (RFC 9112 section 2.3)
 	WordLeadingLine     Word = "leading-line"      // an empty line before the request line (RFC 9112 section 2.2)
 	WordLineEnd         Word = "line-end"          // a line that ends in LF without CR (RFC 9112 section 2.2)
 	WordFold            Word = "fold"              // a line that continues the previous line (RFC 9112 section 5.2)
@@ -80,21 +79,21 @@ const (
 	WordBlankName       Word = "blank-after-name"  // whitespace between name and colon (RFC 9112 section 5.1)
 	WordFieldValue      Word = "field-value"       // a control character in a value (RFC 9110 section 5.5)
 	WordTooManyFields   Word = "too-many-fields"   // more than MaxFields
-	WordContentLength   Word = "content-length"    // not one decimal number that fits in an int64 (RFC 9110 section 8.6)
-	WordTransferCoding  Word = "transfer-encoding" // the coding is not chunked, or chunked is repeated or not last (RFC 9112 section 6.1)
-	WordLengthAndCoding Word = "length-and-coding" // Content-Length and Transfer-Encoding in one message (RFC 9112 section 6.3, item 3)
-	WordAlias           Word = "alias"             // Content_Length or Transfer_Encoding, which CGI applications do not distinguish from the framing fields
+	WordContentLength   Word = "content-length"    // not one number that fits in an int64 (RFC 9110 section 8.6)
+	WordTransferCoding  Word = "transfer-encoding" // not chunked, or chunked twice or not last (RFC 9112 section 6.1)
+	WordLengthAndCoding Word = "length-and-coding" // Content-Length with Transfer-Encoding (RFC 9112 section 6.3)
+	WordAlias           Word = "alias"             // Content_Length or Transfer_Encoding; see transport.AliasRole
 	WordHost            Word = "host"              // missing, repeated, or not a valid host (RFC 9112 section 3.2)
 	WordTarget          Word = "target"            // none of the four forms (RFC 9112 section 3.2)
 	WordConnection      Word = "connection"        // more than maxOptions members of Connection
 	WordExpect          Word = "expect"            // an expectation other than 100-continue (RFC 9110 section 10.1.1)
-	WordTrailerName     Word = "trailer"           // a field that is not allowed in a trailer section (RFC 9110 section 6.5.1)
-	WordChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits that fit in an int64 (RFC 9112 section 7.1)
+	WordTrailerName     Word = "trailer"           // a field that must not be in a trailer (RFC 9110 section 6.5.1)
+	WordChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits of an int64 (RFC 9112 section 7.1)
 	WordChunkExtension  Word = "chunk-extension"   // not the grammar of chunk extensions (RFC 9112 section 7.1.1)
-	WordLongExtension   Word = "long-extension"    // chunk extensions that are longer than the content (RFC 9112 section 7.1.1)
+	WordLongExtension   Word = "long-extension"    // chunk extensions longer than allowed by maxExtension
 	WordChunkEnd        Word = "chunk-end"         // a missing CRLF (RFC 9112 section 7.1)
 	WordTrailerTooLong  Word = "trailer-too-long"  // more than Chunks.MaxTrailer bytes
-	WordListTooLong     Word = "list-too-long"     // Connection lines of more than maxConnection bytes, or Trailer lines that exceed the limit of the trailer section
+	WordListTooLong     Word = "list-too-long"     // Connection or Trailer lines that are too long; see maxConnection
 )
 
 // Refused reports that a request is not served. The caller responds with Status and closes the
@@ -126,7 +125,7 @@ type Garbage struct{ Word Word }
 
 func (e *Garbage) Error() string { return "malformed response: " + string(e.Word) }
 
-// BadChunk reports an invalid chunked body of a request or a response. Its end is unknown, so the
+// BadChunk reports an invalid chunked body of a request or a response. The end of the body is unknown, so the
 // connection must not be used again.
 type BadChunk struct{ Word Word }
 
