@@ -9,12 +9,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// hit records that a bound acted on the client.
+// hit records that the client exceeded the given bound.
 func (c *serverConn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
 
-// recordLateHead records a timeout if reading a header section returned err. It does not record
-// connections that the server closes because of a shutdown or a new connection.
-// It is not inlined, so that the stack of an idle connection stays small.
+// recordLateHead records a timeout if reading a header section returned err. It does not record a connection that
+// the server closes because of a shutdown or to serve another connection. It is not inlined, so that the stack of
+// an idle connection stays small.
 //
 //go:noinline
 func (c *serverConn) recordLateHead(err error) {
@@ -33,9 +33,9 @@ func (c *serverConn) recordLateHead(err error) {
 	}
 }
 
-// recordRefusal records the bound or the client error of a header section that is rejected with the given status.
-// err is the error returned by the parser.
-// It is not inlined, so that the stack of an idle connection stays small.
+// recordRefusal records the bound or the client error because of which a header section is rejected with the given
+// status. err is the error returned by the parser. It is not inlined, so that the stack of an idle connection stays
+// small.
 //
 //go:noinline
 func (c *serverConn) recordRefusal(status int, err error) {
@@ -46,8 +46,8 @@ func (c *serverConn) recordRefusal(status int, err error) {
 	}
 }
 
-// endForward ends Forward. It releases the memory that reserve added, and records the bound that
-// the client exceeded if the exchange ended with result.
+// endForward is called when Forward returns result. It releases the memory that reserve added and records the bound
+// that the client exceeded, if any.
 func (x *exchange) endForward(result *transport.Result) {
 	x.call.Release()
 	if name, ok := rewrite.EndForward(result, x.c.costly.Load()); ok {

@@ -18,25 +18,25 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// exchange is one request of a connection, and implements transport.Exchange. The header section stays
-// unchanged in the buffer of the connection until the request ends.
+// exchange implements transport.Exchange for one request of a connection. The header section remains unchanged in
+// the buffer of the connection until the request ends.
 type exchange struct {
 	c        *serverConn
 	request  wire.Request
 	size     int // length of the header section in bytes
-	at       int // index in the buffer of the connection of the first unread byte after the header section
+	at       int // index of the first unread byte after the header section in the buffer of the connection
 	state    transport.State
 	canceler *transport.Canceler
-	head     rewrite.Request // the request to the user container
+	head     rewrite.Request // request to the user container
 	call     http1client.Call
-	running  call // the call that the canceler aborts: &call, or a call over HTTP/2
+	running  call // call that the canceler aborts: &call, or a call over HTTP/2
 	body     body
 	pooled   *[]byte // from the buffers of the server; the backing array of out
 	out      []byte
 	remote   string // address and port of the client
 
-	// The functions that abort Forward: abortApp before the response begins, abortBoth after that.
-	// They are created once to avoid allocations.
+	// abortApp aborts Forward before the response begins, and abortBoth after that. The functions are created once
+	// to avoid allocations.
 	abortApp, abortBoth func()
 
 	direct     bool // the second part of the current write is not in out
@@ -77,7 +77,7 @@ func (x *exchange) Sending() { x.state.Send() }
 
 // Waiting implements rewrite.Client.
 func (x *exchange) Waiting() {
-	_ = x.flush(nil) // best effort: the next write returns the error
+	_ = x.flush(nil) // ignore the error, because the next write returns it
 	x.leaveRoom()
 }
 
@@ -90,8 +90,8 @@ func (x *exchange) StopBody() {
 // BodyArrived implements rewrite.Client.
 func (x *exchange) BodyArrived() bool { return x.body.here() }
 
-// hasGone reports whether the client closed the connection. A half-closed tunnel does not count,
-// because the client can still receive bytes.
+// hasGone reports whether the client closed the connection. A half-closed tunnel does not count, because its client
+// may still receive bytes.
 func (x *exchange) hasGone() bool {
 	return x.c.gone.Load() && (!x.state.Upgraded() || x.c.costly.Load())
 }
@@ -123,7 +123,7 @@ func (x *exchange) end() bool {
 	return true
 }
 
-// Header implements transport.Exchange. The string points into the buffer.
+// Header implements transport.Exchange. The result refers to the buffer of the connection.
 func (x *exchange) Header(name string) string {
 	v, _ := wire.Find(x.request.Fields, name)
 	return wire.String(v)
@@ -187,25 +187,24 @@ func (x *exchange) Answer(a transport.Answer) {
 	x.c.clocked = false
 	x.c.nc.SetWriteDeadline(time.Now().Add(rewrite.AnswerTimeout))
 	x.writeErr = nil
-	_ = x.flush(nil) // best effort: the client may be gone
+	_ = x.flush(nil) // ignore the error, because the client may have disconnected
 	if errors.Is(x.writeErr, os.ErrDeadlineExceeded) {
 		x.c.hit(bound.SendTimeout)
 	}
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
-// endsConnection reports whether the connection must be closed after the request. This is the case if
-// the client asked for it, if the request is a CONNECT request (its payload cannot be parsed as HTTP),
-// if the server is draining, or if another client waits for the place of the connection. Without
-// duplex, it is also the case if the request body did not arrive completely. With duplex, the user
-// container may still read the body.
+// endsConnection reports whether the connection must be closed after the request. This is the case if the client
+// requested it, if the method is CONNECT (the bytes after the request are not HTTP), if the server is draining, or
+// if another client waits for the place of the connection. If duplex is false, the connection must also be closed
+// if the request body did not arrive completely. If duplex is true, the user container may still read the body.
 func (x *exchange) endsConnection(duplex bool) bool {
 	return x.request.Close || x.request.Form == wire.Authority || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
 }
 
-// appendConnection appends a Connection field if the connection does not have the default persistence
-// of the version: HTTP/1.0 closes it, and HTTP/1.1 keeps it open (RFC 9112 sections 9.3 and C.2.2). If
-// upgrade is true, the field also contains the Upgrade option.
+// appendConnection appends a Connection field if the persistence of the connection is not the default of the
+// version. By default, HTTP/1.0 closes the connection and HTTP/1.1 keeps it open (RFC 9112 sections 9.3 and C.2.2).
+// If upgrade is true, the field also contains the Upgrade option.
 func (x *exchange) appendConnection(b []byte, minor int, upgrade bool) []byte {
 	switch {
 	case upgrade && x.last:
@@ -234,8 +233,8 @@ func (x *exchange) leaveRoom() {
 	x.pooled, x.out = nil, nil
 }
 
-// flush writes out, if waiting is true, and then data. After a failed write, it returns errBroken. It
-// can release the output buffer.
+// flush writes x.out, if x.waiting is true, and then data. After a failed write, it returns errBroken. flush may
+// release the output buffer.
 func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
 		x.direct = len(data) > 0
@@ -266,9 +265,9 @@ func appendStatus(b []byte, minor, status int, reason string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// body is the request body. It consists of the bytes that arrived together with the header section and
-// the bytes that are read from the connection later. The goroutine that forwards the body calls Read.
-// The methods that lock mu are safe for concurrent use.
+// body is the request body. It consists of the bytes that arrived together with the header section and of the bytes
+// that are read from the connection after that. The goroutine that forwards the body calls Read. The methods that
+// lock mu are safe for concurrent use.
 type body struct {
 	x       *exchange
 	chunked bool
@@ -295,7 +294,8 @@ func (b *body) begin(q *wire.Request) {
 	}
 }
 
-// none reports whether no bytes of a body remain. It is always false for a chunked body.
+// none reports whether the request has no body, or a body with Content-Length that has no bytes left. It returns
+// false for a chunked body.
 func (b *body) none() bool { return !b.chunked && b.left == 0 }
 
 // arrived returns the remaining body if it has a Content-Length, is not empty, and is completely
@@ -328,9 +328,9 @@ func (b *body) here() bool {
 	return all
 }
 
-// discard drops an unread body that has arrived completely. It returns false if bytes are missing. It
-// does not wait for these bytes. The connection must then be closed, because the rest of the body
-// would be parsed as a request (RFC 9112 section 9.3).
+// discard discards an unread body that has arrived completely. If bytes are missing, discard returns false without
+// waiting for the bytes. The caller must then close the connection, because the rest of the body would be parsed as
+// a request (RFC 9112 section 9.3).
 func (b *body) discard() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -344,8 +344,8 @@ func (b *body) discard() bool {
 	return false
 }
 
-// Read implements io.Reader. The first call sends 100 Continue if the client expects it, because the
-// user container needs the body only now (RFC 9110 section 10.1.1).
+// Read implements io.Reader. The first call sends 100 Continue if the client expects it, because the body is not
+// needed before (RFC 9110 section 10.1.1).
 func (b *body) Read(p []byte) (int, error) {
 	x := b.x
 	if err := x.sayContinue(); err != nil {
@@ -385,7 +385,7 @@ func (b *body) read(p []byte) (int, error) {
 		n = copy(p, have)
 		b.took(n)
 	} else {
-		b.mu.Unlock() // unlocked, because the read may block and other goroutines call methods of b
+		b.mu.Unlock() // the read may block while other goroutines call methods of b
 		n, err = c.nc.Read(p)
 		b.mu.Lock()
 		if err == io.EOF { // the body is incomplete (RFC 9112 section 8)

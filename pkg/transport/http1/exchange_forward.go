@@ -15,11 +15,11 @@ import (
 
 var errBroken = errors.New("connection failed")
 
-// Forward implements transport.Exchange. The canceler can abort it. Before the response begins, the canceler
-// aborts only the call, so that the client still gets an error response. After that, it also aborts
-// the connection to the client, so that the client detects the truncated response.
+// Forward implements transport.Exchange. The canceler can abort Forward. Before the response begins, the canceler
+// aborts only the call, so that the client still receives an error response. After that, the canceler also
+// interrupts the connection to the client, so that the client detects the truncated response.
 func (x *exchange) Forward(state transport.State) (result transport.Result) {
-	defer x.endForward(&result) // a wrapper of Forward would need more stack
+	defer x.endForward(&result) // deferred, because a wrapper of Forward would need more stack
 	x.describe(state)
 	if err := x.head.Refuse(x.c.server.settings.MaxBodyBytes); err != nil {
 		return transport.Result{Err: err}
@@ -186,7 +186,8 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *transpor
 		}
 		if err != nil {
 			result.Err = transport.Cause(x.canceler.Abortable(x.abortBoth), err, x.body.failed())
-			_ = x.flush(nil) // best effort: the client gets the bytes received so far and detects that the response is incomplete
+			// The client receives the bytes that have arrived and detects that the response is incomplete.
+			_ = x.flush(nil)
 			return
 		}
 		x.state.Touch()
@@ -203,7 +204,7 @@ func (x *exchange) gone(result *transport.Result) {
 	result.Err = cmp.Or[error](x.canceler.Abortable(nil), transport.FaultClientGone)
 }
 
-// pass appends data to out. If the data does not fit, pass writes out and the data to the client.
+// pass appends data to x.out. If data does not fit, pass writes x.out and data to the client.
 func (x *exchange) pass(data []byte, chunked bool) error {
 	x.room()
 	if chunked {
@@ -256,6 +257,6 @@ func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) 
 	}
 	b = x.appendConnection(b, x.request.Minor, upgrade)
 	x.out = append(b, "\r\n"...)
-	x.waiting, x.begun = true, x.broken // if an informational response was truncated, no other response can follow
+	x.waiting, x.begun = true, x.broken // no response can follow a truncated informational response
 	return chunked
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// interim is the state of the informational responses to a request (RFC 9110 section 15.2). They are
-// written by the goroutine that serves the request and by the goroutine that forwards its body. The
-// second one sends 100 Continue if the user container does not. A client gets at most one 100, and no
+// interim is the state of the informational responses to a request (RFC 9110 section 15.2). The goroutine that
+// serves the request and the goroutine that forwards its body write these responses. The goroutine that forwards
+// the body sends 100 Continue if the user container does not. A client receives at most one 100 response, and no
 // informational response after the final response has begun.
 type interim struct {
 	mu        sync.Mutex
@@ -45,7 +45,7 @@ func (x *exchange) sayContinue() error {
 	}
 	i.continued = true
 	if _, err := x.c.write([]byte("HTTP/1.1 100 Continue\r\n\r\n"), nil); err != nil {
-		x.c.nc.Cut() // a part of the response was possibly written
+		x.c.nc.Cut() // a part of the response may have been written
 		return err
 	}
 	return nil
@@ -70,6 +70,6 @@ func (x *exchange) Info(head *wire.Response) {
 	x.out = appendStatus(x.out[:0], 1, head.Status, wire.String(head.Reason))
 	rewrite.EachResponseField(head.Fields, (*rewrite.Lines)(&x.out))
 	x.out, x.waiting = append(x.out, "\r\n"...), true
-	_ = x.flush(nil) // best effort: the next write returns the error
+	_ = x.flush(nil) // ignore the error, because the next write returns it
 	x.leaveRoom()
 }

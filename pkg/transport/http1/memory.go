@@ -10,11 +10,11 @@ const (
 	manyFields   = 64      // maximum number of fields for which an idle connection keeps memory
 )
 
-// charge sets the number of bytes that the read buffer occupies in the memory budget.
+// charge sets the number of bytes that are charged to the memory budget for the read buffer.
 func (c *serverConn) charge(n int) { c.held = c.memory.Set(c.held, n) }
 
-// admit reports whether the budget has memory for the request that was read. It waits as
-// [netconn.Account.Await] does.
+// admit reports whether the budget has memory for the request that was read. It waits in the same way as
+// [netconn.Account.Await].
 func (c *serverConn) admit() bool {
 	n := requestBytes + len(c.buf) + fieldBytes*len(c.request.Fields)
 	if !c.memory.Await(n - c.held) {
@@ -73,8 +73,8 @@ func (c *serverConn) rejectHead() {
 	c.server.proxy.Reject(&c.exchange, c.state, false)
 }
 
-// chargeUnread charges the output that the client does not read, and the response buffers behind that
-// output, to the memory budget. The charge lasts until the write ends.
+// chargeUnread charges the output that the client does not read to the memory budget, together with the response
+// buffers that wait for that output. The memory is charged until the write ends.
 func (c *serverConn) chargeUnread() {
 	if !c.counted || c.unread != 0 {
 		return

@@ -1,6 +1,6 @@
-// Package http1 is the strict HTTP/1.x engine. It uses one goroutine per connection (package netconn) and
-// allocates no memory per request. It runs the request lifecycle of package proxy and forwards
-// requests with package http1client.
+// Package http1 is the strict HTTP/1.x engine. It uses one goroutine for each connection (package netconn) and
+// allocates no memory for a request. It runs the request lifecycle of package proxy and forwards requests with
+// package http1client.
 //
 // If a connection uses HTTP/2, because of ALPN or the connection preface, the engine hands the
 // connection to the HTTP/2 engine.
@@ -19,8 +19,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// bufferSize is the size of the write buffer, and the maximum size of a pooled read buffer, in bytes.
-// A longer header section gets a larger buffer that is not pooled.
+// bufferSize is the size of the write buffer and the maximum size of a pooled read buffer, in bytes. For a longer
+// header section, a larger buffer is allocated that is not pooled.
 const bufferSize = 32 << 10
 
 // Server serves clients. Serve may be called for several listeners.
@@ -29,7 +29,7 @@ type Server struct {
 	http2    func(c *netconn.Conn, early []byte, place *netconn.Place)
 	proxy    transport.Handler
 	app      *http1client.App
-	client   *http2client.Client // for an app that supports only HTTP/2
+	client   *http2client.Client // used if the user container supports only HTTP/2
 	watcher  *netconn.Watcher
 	buffers  *netconn.Buffers
 	date     transport.DateCache
@@ -37,7 +37,7 @@ type Server struct {
 	given    atomic.Uint64
 
 	listeners *netconn.Listeners
-	conns     *netconn.Conns[*serverConn] // connections that the HTTP/2 engine does not own
+	conns     *netconn.Conns[*serverConn] // connections that were not handed to the HTTP/2 engine
 }
 
 // New returns a server that runs requests through proxy and forwards them to app. It uses client
@@ -60,12 +60,12 @@ func New(s rewrite.ServerSettings, server transport.Handler, app *http1client.Ap
 // HTTP/2 engine.
 func (l *Server) Counts() (served, given uint64) { return l.served.Load(), l.given.Load() }
 
-// GiveTime is the maximum time after the start of Shutdown during which a connection without a known
-// protocol may still be handed to the HTTP/2 engine.
+// GiveTime is the maximum time after the call of Shutdown during which a connection may still be handed to the
+// HTTP/2 engine, because its protocol is not yet known.
 const GiveTime = netconn.LastLook + netconn.LingerTime
 
-// Serve accepts and serves connections of ln until Shutdown. If config is not nil, it uses TLS. The
-// listener must return *net.TCPConn connections.
+// Serve accepts connections from ln and serves them until Shutdown is called. If config is not nil, Serve uses TLS.
+// The listener must return *net.TCPConn connections.
 func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	if !l.listeners.Add(ln) {
 		return nil
@@ -112,7 +112,7 @@ func (l *Server) start(nc *net.TCPConn, secure *netconn.Server) bool {
 	return true
 }
 
-// closing reports whether clients must use another connection for their next request.
+// closing reports whether a connection must be closed after its current request.
 func (l *Server) closing() bool { return l.proxy.Draining() }
 
 // Shutdown serves the connections that the kernel has already accepted, and then stops the listeners.

@@ -15,8 +15,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// chunkRoom is the minimum room after a header section for a chunked body, in bytes. The chunks are
-// read and decoded after the header section, which remains in the buffer.
+// chunkRoom is the minimum space for a chunked body after a header section, in bytes. The header section remains in
+// the buffer, and the chunks are read into the space after it and decoded there.
 const chunkRoom = 4 << 10
 
 // past is a time in the past. A deadline that is set to past interrupts a blocked read or write.
@@ -42,10 +42,10 @@ type serverConn struct {
 	reading func(uintptr) bool // tryRead, created once to avoid an allocation
 	first   bool               // no request has been served on this connection
 	owing   bool               // a header section is incomplete and limited by HeaderTimeout
-	skipped bool               // an empty line before the next head was skipped
+	skipped bool               // an empty line before the next request was skipped
 	refused bool               // the last header section was rejected
 	agreed  bool               // ALPN selected HTTP/1.1
-	taking  atomic.Bool        // the reader is reading from the socket, or has input that it did not process
+	taking  atomic.Bool        // the reader is reading from the socket, or has input that it has not yet processed
 
 	// The following fields are owned by the writer goroutine.
 	left     []byte             // remaining bytes of the current write
@@ -55,9 +55,9 @@ type serverConn struct {
 	clocked  bool               // the send timeout of the client applies to the write
 	counted  bool               // bytes that the client does not read are charged to the memory budget
 	unread   int                // number of charged bytes that the client does not read
-	offered  atomic.Bool        // a write was incomplete because the socket buffer was full
+	offered  atomic.Bool        // the send timeout is running, because a write was incomplete
 	gone     atomic.Bool        // the client closed its side of the connection
-	costly   atomic.Bool        // the connection is closed because of the memory budget
+	costly   atomic.Bool        // the connection was closed because of the memory budget
 
 	cancelHandshake atomic.Pointer[context.CancelFunc] // nil if no TLS handshake is in progress
 
@@ -136,9 +136,8 @@ func (c *serverConn) serve(secure *netconn.Server) (given bool) {
 	}
 }
 
-// handshake completes a TLS handshake and returns the protocol that ALPN selected, or "" if there is
-// none. It is not inlined, because its stack frame would otherwise be kept for the lifetime of the
-// connection.
+// handshake completes a TLS handshake and returns the protocol that ALPN selected, or "" if there is none. It is
+// not inlined, so that the goroutine does not keep its stack frame for the lifetime of the connection.
 //
 //go:noinline
 func (c *serverConn) handshake(secure *netconn.Server) (protocol string, err error) {
@@ -146,7 +145,7 @@ func (c *serverConn) handshake(secure *netconn.Server) (protocol string, err err
 	defer cancel()
 	c.cancelHandshake.Store(&cancel)
 	defer c.cancelHandshake.Store(nil)
-	if c.gone.Load() { // hangup was possibly called before cancelHandshake was set
+	if c.gone.Load() { // hangup may have been called before cancelHandshake was set
 		c.endHandshake()
 	}
 	if err := c.nc.Handshake(ctx, secure, c.handshakeWaits); err != nil {
@@ -224,9 +223,9 @@ func (c *serverConn) next() what {
 	}
 }
 
-// skipEmptyLine skips one empty line before a request line (RFC 9112 section 2.2). Some clients send
-// an empty line after a request body. It does not start a request, so the connection stays idle. The
-// function is not inlined, so that the stack of a connection that waits in next stays small.
+// skipEmptyLine skips one empty line before a request line (RFC 9112 section 2.2). Some clients send an empty line
+// after a request body. It does not start a request, so the connection stays idle. It is not inlined, so that the
+// stack of an idle connection stays small.
 //
 //go:noinline
 func (c *serverConn) skipEmptyLine() {
@@ -234,11 +233,11 @@ func (c *serverConn) skipEmptyLine() {
 	if !c.skipped && c.w-c.r >= len(crlf) && string(c.buf[c.r:c.r+len(crlf)]) == crlf {
 		c.skipped = true
 		c.r += len(crlf)
-		c.request.Reset() // the parser may have read the CR
+		c.request.Reset() // the parser may have parsed the CR
 	}
 }
 
-// owe starts the header timeout if it is not running.
+// owe starts the header timeout if the timeout is not running.
 func (c *serverConn) owe() {
 	if !c.owing {
 		c.owing = true
@@ -313,14 +312,14 @@ func (c *serverConn) abandonHead() {
 // evicted, or if it is retiring and no input arrives.
 func (c *serverConn) wait() error {
 	c.makeRoom(c.w - c.r + 1)
-	defer c.place.Serving() // until place is marked as idle or reading again
+	defer c.place.Serving() // applies until Idle or Reading is called again
 	if c.w > 0 {
 		c.place.Reading()
 		return c.read()
 	}
 	for {
 		last := c.rest()
-		c.place.Idle(!c.first) // after rest, because evict must find the connection idle
+		c.place.Idle(!c.first) // called after rest, because evict requires an idle connection
 		err := c.read()
 		retiring, evicted := c.stir()
 		switch {
@@ -334,8 +333,8 @@ func (c *serverConn) wait() error {
 
 var errEvicted = errors.New("idle connection closed because of the connection limit")
 
-// rest marks the connection as idle. It reports whether the connection is retiring, in which case the
-// next read is the last one and has a deadline of netconn.LastLook.
+// rest marks the connection as idle. It reports whether the connection is retiring. In this case, the next read is
+// the last one, and its timeout is netconn.LastLook.
 func (c *serverConn) rest() (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -366,8 +365,8 @@ func (c *serverConn) awaitHead() {
 	c.limitHead()
 }
 
-// gotHead records that the header section is complete, and stops its timeout. It returns false if the
-// connection was evicted, so the request must not be served.
+// gotHead records that the header section is complete, and stops its timeout. It returns false if the connection
+// was evicted and the request must not be served.
 func (c *serverConn) gotHead() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -376,16 +375,16 @@ func (c *serverConn) gotHead() bool {
 	return !c.evicted
 }
 
-// evict closes the connection so that another connection can be served. It returns false if a request
-// is being served or if unread input exists. It is safe for concurrent use.
+// evict closes the connection so that another connection can be served. It returns false if a request is being
+// served or if there is unread input. It is safe for concurrent use.
 func (c *serverConn) evict() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.idle && !c.incomplete {
 		return false
 	}
-	if !c.nc.Silent() || c.taking.Load() { // check the socket first: the reader sets taking before it empties the socket
-		return false // the reader processes the input
+	if !c.nc.Silent() || c.taking.Load() { // in this order, because taking is set before the socket is read
+		return false // the reader will process the input
 	}
 	c.evicted = true
 	c.nc.SetReadDeadline(past)
@@ -393,8 +392,8 @@ func (c *serverConn) evict() bool {
 	return true
 }
 
-// limitHead sets or clears the read deadline for the header section. While the server shuts down,
-// netconn.LingerTime replaces HeaderTimeout, so that slow clients do not delay the end of the pod. c.mu
+// limitHead sets or clears the read deadline for the header section. While the server shuts down, the timeout is
+// netconn.LingerTime instead of HeaderTimeout, so that slow clients do not delay the termination of the pod. c.mu
 // must be held, so that limitHead cannot replace the deadline that evict set.
 func (c *serverConn) limitHead() {
 	if c.evicted {
@@ -453,7 +452,7 @@ func (c *serverConn) makeRoom(n int) {
 	c.server.buffers.Put(pooled)
 }
 
-// hold allocates a buffer if the connection has none.
+// hold allocates a read buffer if there is none.
 func (c *serverConn) hold() {
 	if c.buf != nil {
 		return
@@ -490,9 +489,9 @@ func (c *serverConn) tryRead(fd uintptr) (done bool) {
 	c.err = nil
 	first := c.w == 0
 	c.w += n
-	// If the buffer is full, the rest of the header section is read into a larger buffer without
-	// another wait for the socket. HTTP/2 input is left in the socket, because the HTTP/2 engine would
-	// keep this buffer until the connection is closed.
+	// If the buffer is full, the rest of the header section is read into a larger buffer without another wait for
+	// the socket. HTTP/2 input remains in the socket, because the HTTP/2 engine would keep this buffer until the
+	// connection is closed.
 	for c.w == len(c.buf) && c.w < bufferSize && !c.hasPreface() {
 		c.makeRoom(c.w + 1)
 		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // the next read returns the error again
@@ -576,12 +575,12 @@ func (c *serverConn) finish() bool {
 	return true
 }
 
-// close closes the connection in a way that lets the client read the last response.
+// close closes the connection. It lets the client read the last response first.
 func (c *serverConn) close() {
 	c.watch.Stop()
 	c.built.Reset()
 	c.release()
-	c.dropHead() // Linger waits for the client
+	c.dropHead() // released before Linger, which waits for the client
 	c.charge(0)
 	if c.last && !c.broken && !c.gone.Load() {
 		c.nc.Linger(c.refused)

@@ -14,7 +14,7 @@ import (
 func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 	c := x.c
 	result.Upgraded = true
-	x.state.Upgrade()                 // from now on, a half-closed client connection is not an error
+	x.state.Upgrade()                 // after this, a half-closed client connection is not an error
 	c.watch.Stop()                    // the tunnel detects when the client closes its side
 	x.broken, c.clocked = true, false // no response follows the tunnel
 	var client net.Conn = c.nc
@@ -34,6 +34,6 @@ func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 		result.Err = transport.FaultClientGone
 		return
 	}
-	early := bytes.Clone(c.buf[x.at:c.w]) // bytes after the header section, which belong to the new protocol
+	early := bytes.Clone(c.buf[x.at:c.w]) // bytes after the header section belong to the new protocol
 	r.Tunnel(client, early, x.canceler, x.state, result)
 }
