@@ -10,15 +10,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// ErrTooManyInfos and ErrHeadTooLarge are errors of responses that exceed a bound.
+// ErrTooManyInfos and ErrHeadTooLarge are returned for responses that exceed a bound.
 var (
 	ErrTooManyInfos = errors.New("too many informational responses")
 	ErrHeadTooLarge = errors.New("response header too large")
 )
 
-// RefusalBound returns the bound that a client exceeded if the header section of its request is
-// rejected with the given status. err is the error of the parser, or nil. If no bound causes the
-// rejection, ok is false.
+// RefusalBound returns the bound because of which the header section of a request is rejected with the given
+// status. err is the error of the parser, or nil. ok is false if the rejection is not caused by a bound.
 func RefusalBound(status int, err error) (name bound.Name, ok bool) {
 	if status == http.StatusRequestHeaderFieldsTooLarge {
 		return bound.HeaderSection, true
@@ -26,8 +25,8 @@ func RefusalBound(status int, err error) (name bound.Name, ok bool) {
 	return clientBound(err)
 }
 
-// RequestBound returns the bound that a client exceeded if its request ended with err. If no bound
-// ended the request, ok is false.
+// RequestBound returns the bound because of which a request ended with err. ok is false if the request did not end
+// because of a bound.
 func RequestBound(err error) (name bound.Name, ok bool) {
 	switch transport.FaultOf(err) {
 	case transport.FaultBodyStall:
@@ -42,8 +41,7 @@ func RequestBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
-// EndForward completes the error of a result in the same way as [ClosedFor], and returns the bound in the same way
-// as [RequestBound].
+// EndForward applies [ClosedFor] to the error in result, and returns the result of [RequestBound] for it.
 func EndForward(result *transport.Result, costly bool) (name bound.Name, ok bool) {
 	if result.Err == nil {
 		return 0, false
@@ -61,8 +59,8 @@ func ClosedFor(err error, costly bool) error {
 	return err
 }
 
-// clientBound returns the bound that a client exceeded if the parser of its request returned err. If no
-// bound caused err, ok is false.
+// clientBound returns the bound because of which the parser of a request returned err. ok is false if err is not
+// caused by a bound.
 func clientBound(err error) (name bound.Name, ok bool) {
 	switch wordOf(err) {
 	case wire.WordTooManyFields, wire.WordListTooLong, wire.WordConnection:
@@ -75,7 +73,7 @@ func clientBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
-// AppBound is clientBound for the response of the user container.
+// AppBound is like clientBound for the response from the user container.
 func AppBound(err error) (name bound.Name, ok bool) {
 	switch {
 	case errors.Is(err, ErrTooManyInfos):
@@ -111,13 +109,12 @@ func wordOf(err error) wire.Word {
 	return ""
 }
 
-// infoInterval is the time after which the user container can send one more informational response
-// than MaxInfos. RFC 2518 section 10.1 suggests 102 (Processing) for requests that take longer than
-// 20 seconds.
+// infoInterval is the interval at which the user container can send informational responses in addition to
+// MaxInfos. RFC 2518 section 10.1 suggests 102 (Processing) for requests that take longer than 20 seconds.
 const infoInterval = time.Second
 
-// TooManyInfos reports whether n informational responses to one request exceed the limit, which
-// is [MaxInfos] plus one for each second. elapsed is the time since the first response.
+// TooManyInfos reports whether n informational responses to one request exceed the limit, which is [MaxInfos] plus
+// one for each second. elapsed is the time since the first informational response.
 func TooManyInfos(n int, elapsed time.Duration) bool {
 	return n > MaxInfos+int(elapsed/infoInterval)
 }

@@ -12,16 +12,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// Built holds a request in the form of net/http. The request is built on first use, because few
-// requests need it. The zero value is ready to use. Any goroutine may call Leave.
+// Built holds an [http.Request] that is built on first use, because it is seldom needed. The zero value is ready to
+// use. Any goroutine may call Leave.
 type Built struct {
 	mu      sync.Mutex
 	request *http.Request
 	cancel  context.CancelFunc // cancels the context of request
 }
 
-// Get returns the request. It calls build if there is none. gone reports whether the client has
-// disconnected.
+// Get returns the request. If there is none, Get calls build. gone reports whether the client has disconnected.
 func (b *Built) Get(gone func() bool, build func() *http.Request) *http.Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -35,8 +34,8 @@ func (b *Built) Get(gone func() bool, build func() *http.Request) *http.Request 
 	return b.request
 }
 
-// Leave cancels the context of the request, because the client has disconnected or the request has
-// ended. A request that is built later uses gone instead.
+// Leave cancels the context of the request, because the client has disconnected or the request has ended. If the
+// request is built after Leave was called, Get uses gone instead.
 func (b *Built) Leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,8 +52,8 @@ func (b *Built) Reset() {
 	b.request, b.cancel = nil, nil
 }
 
-// Build returns a request in the form of net/http. The result does not refer to the memory of its
-// arguments, except for line.Remote.
+// Build returns an [http.Request] with the given properties and fields. The result does not refer to the memory of
+// the arguments, except for line.Remote.
 func Build(line transport.Line, fields []wire.Field) *http.Request {
 	target := strings.Clone(line.Target)
 	u, err := url.ParseRequestURI(target)

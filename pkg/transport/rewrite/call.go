@@ -10,28 +10,28 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// A Client is the origin of the request of a [Call]. All methods are called on the goroutine that
-// makes the call and reads the response.
+// A Client is the source of the request of a [Call]. All methods are called by the goroutine that makes the call
+// and reads the response.
 type Client interface {
 	Sending()            // a connection exists and the request is sent next; called again for each retry
-	Info(*wire.Response) // an informational response; the argument is valid during the call
+	Info(*wire.Response) // an informational response arrived; the argument is valid only during the call
 	Waiting()            // the next byte of the response body has not arrived yet
 	StopBody()           // makes a blocked Call.Body.Read return
-	BodyArrived() bool   // reports whether Body has arrived completely; false if that is unknown
+	BodyArrived() bool   // reports whether Body is known to have arrived completely
 }
 
 // Call is one request to the user container in HTTP/1.1 or HTTP/2. The packages http1client and
 // http2client make calls.
 type Call struct {
-	Request   *Request            // its header section is encoded each time the request is sent
-	Content   []byte              // a complete body, which is sent with the header section; nil if there is no body or Body is set
-	Body      io.Reader           // a body that is still arriving; Request describes its framing; nil if there is no body or Content is set
+	Request   *Request            // encoded each time the request is sent
+	Content   []byte              // complete body, sent with the header section; nil if there is no body or Body is set
+	Body      io.Reader           // body that is still arriving, framed as in Request; nil if none or Content is set
 	Trailer   func() []wire.Field // returns the trailer fields after the end of Body; nil if there are none
-	Expect100 bool                // Body waits for "100 Continue"
+	Expect100 bool                // Body is sent only after a 100 response or ContinueTimeout
 	Client    Client
 
-	// Memory is charged to the client connection. An engine reserves the memory for the encoded header
-	// section, which can be much longer than its fields in memory, because fields that are repeated by
+	// Memory is the memory that is charged to the client connection. An engine reserves memory for the encoded
+	// header section, which may be much longer than its fields in memory, because fields that refer to the same
 	// HPACK index share one string.
 	Memory netconn.HeadMemory
 
@@ -39,26 +39,25 @@ type Call struct {
 	smallBody  bool // Body is sent with a small buffer, because memory is scarce
 
 	Sends int            // number of times that the request was sent, including incomplete attempts
-	Held  transport.Held // the rest of an aborted call, for which the caller waits; nil if there is none
+	Held  transport.Held // exchange that continues after an abort and for which the caller waits; nil if there is none
 }
 
 // ContinueTimeout is the maximum time that a body waits for "100 Continue". RFC 9110 section 10.1.1
 // does not specify how long to wait. Servers that do not support the expectation never send the response.
 const ContinueTimeout = time.Second
 
-// ErrNoMemory is returned if the memory budget is exhausted when the header section of a response
-// arrives.
+// ErrNoMemory is returned if the memory budget has no memory for the header section of a response.
 var ErrNoMemory = &transport.Error{Fault: transport.FaultOverloaded, Err: errors.New("header section of the response")}
 
 // ResponseCopies is the number of copies of a response's header section in memory: the received one, and
 // the one that is sent to the client.
 const ResponseCopies = 2
 
-// Sizes in bytes for the memory to send Body.
+// Sizes in bytes of the memory that is needed to send Body.
 const (
 	largeBodyBuffer = 32 << 10
 	smallBodyBuffer = 4 << 10
-	bodySender      = 4 << 10 // a goroutine
+	bodySender      = 4 << 10 // goroutine that sends Body
 )
 
 // ReserveHead reserves the memory to send the header section of r. received is the size of the received header
@@ -72,7 +71,7 @@ func (c *Call) ReserveHead(r *Request, received int) bool {
 	return c.Memory.Reserve(n, 1)
 }
 
-// ReserveBody charges the memory to send Body to the account of Memory. It waits in the same way as
+// ReserveBody charges the memory that is needed to send Body to Memory.Account. It waits in the same way as
 // [netconn.Account.Await], and returns false if the budget is exhausted.
 func (c *Call) ReserveBody() bool {
 	a := c.Memory.Account
@@ -93,19 +92,20 @@ func (c *Call) BodyBuffer() int {
 	return largeBodyBuffer
 }
 
-// ReleaseBody releases the memory of ReserveBody. A client calls it after Body is sent.
+// ReleaseBody releases the memory that ReserveBody charged. It must be called after Body is sent.
 func (c *Call) ReleaseBody() {
 	c.Memory.Account.Sub(c.bodyMemory)
 	c.bodyMemory = 0
 }
 
-// Release releases Memory and the memory of ReserveBody after the call. It can be called more than once.
+// Release releases Memory and the memory that ReserveBody charged. It must be called after the call ends, and can
+// be called more than once.
 func (c *Call) Release() {
 	c.Memory.Release()
 	c.ReleaseBody()
 }
 
-// MoveTo copies the request to another call, which then holds the memory of c.
+// MoveTo copies the request to another call and transfers the charged memory of c to it.
 func (c *Call) MoveTo(to *Call) {
 	*to = *c
 	c.Memory, c.bodyMemory = netconn.HeadMemory{Account: c.Memory.Account}, 0

@@ -2,11 +2,11 @@
 // the request to the user container, the fields of the response to the client, the bounds on both, and
 // the settings of the engines.
 //
-// The package does not read from or write to a connection. The packages http1client and http2client
-// make a [Call]. Call and [ServerSettings] use the memory accounts and limits of package netconn.
-// Therefore they are not part of package transport, whose importers must not depend on sockets.
+// The package does not read from or write to a connection. The packages http1client and http2client make a [Call].
+// Call and [ServerSettings] use the memory accounts and limits of package netconn. Therefore Call and
+// ServerSettings are not part of package transport, whose importers must not depend on sockets.
 //
-// Strings and fields are not copied, and can refer to the buffers of an engine.
+// Strings and fields are not copied, and may refer to the buffers of an engine.
 package rewrite
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// An Encoder receives the fields of a header section in order. The case of a name is the case in
-// the message that was received. Both strings are valid during the call.
+// An Encoder receives the fields of a header section in order. name has the same case as in the received message.
+// Both strings are valid only during the call.
 type Encoder interface {
 	Field(name, value string)
 }
@@ -26,11 +26,11 @@ type Lines []byte
 // Field implements Encoder.
 func (l *Lines) Field(name, value string) { *l = wire.AppendField(*l, name, value) }
 
-// names contains the field names in the Connection fields of a message. These fields are only for
-// the next hop (RFC 9110 section 7.6.1).
+// names contains the field names that the Connection fields of a message list. The named fields are only for the
+// next hop (RFC 9110 section 7.6.1).
 type names []string
 
-// namesRoom is the number of names that fit without an allocation. Most messages have none.
+// namesRoom is the number of names that are stored without an allocation. Most messages have none.
 const namesRoom = 8
 
 // add adds the names in one Connection field, except for "keep-alive" and "close", which are

@@ -7,15 +7,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// maxForwarded is the maximum length of a generated Forwarded value in bytes. It is enough for more
-// than ten thousand proxies. Without the limit, a megabyte of commas would become 13 MB.
+// maxForwarded is the maximum length of a generated Forwarded value in bytes. The limit allows more than ten
+// thousand proxies. Without the limit, an X-Forwarded-For field with a megabyte of commas would result in a value
+// of 13 MB.
 const maxForwarded = 256 << 10
 
-// MakeForwarded returns a Forwarded value (RFC 7239 section 4) with the contents of
-// X-Forwarded-For, X-Forwarded-Host and X-Forwarded-Proto. It returns "" if they are empty. The
-// current hop is not added. A node that is not an address becomes "unknown". If the value would be
-// longer than [maxForwarded], MakeForwarded returns "", because an incomplete chain is a false
-// statement about the origin of a request.
+// MakeForwarded returns a Forwarded value (RFC 7239 section 4) with the information in X-Forwarded-For,
+// X-Forwarded-Host and X-Forwarded-Proto. It returns "" if all of them are empty. The current hop is not added. A
+// node that is not an address becomes "unknown". If the value would be longer than [maxForwarded], MakeForwarded
+// returns "", because an incomplete chain would describe a wrong origin of the request.
 func MakeForwarded(xff, host, proto string) string {
 	if len(host)+len(proto) > maxForwarded {
 		return ""
@@ -58,8 +58,8 @@ func MakeForwarded(xff, host, proto string) string {
 	return b.String()
 }
 
-// node7239 returns an X-Forwarded-For node in the format of RFC 7239 section 6. It removes the
-// zone, which has no meaning on other hosts.
+// node7239 returns an X-Forwarded-For node in the format of RFC 7239 section 6. It removes the zone of an IPv6
+// address, which has no meaning on other hosts.
 func node7239(node string) string {
 	if a, err := netip.ParseAddrPort(node); err == nil {
 		return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port()).String()
@@ -104,7 +104,7 @@ func WithoutOurs(proxyStatus string) string {
 	for member := range transport.Members(proxyStatus) {
 		member = strings.TrimSpace(member)
 		name, _, _ := strings.Cut(member, ";")
-		name = strings.Trim(name, "\" \t") // remove quotes, so that the name is found even if a reader is lenient
+		name = strings.Trim(name, "\" \t") // a lenient recipient may accept a quoted name
 		if member != "" && !strings.EqualFold(name, transport.ProxyName) {
 			kept = append(kept, member)
 		}

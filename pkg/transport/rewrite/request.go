@@ -11,16 +11,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// Request is the request of a client in any HTTP version, together with the changes of a proxy
-// (docs/promises.md 3.4 and 3.8). An engine reuses one Request and sets all exported fields for
-// each request. The methods reuse their memory, so that most calls do not allocate. They must not
-// be called concurrently.
+// Request is a client request in any HTTP version. Its methods return the request with the changes that a proxy
+// makes (docs/promises.md 3.4 and 3.8). An engine reuses one Request and sets all exported fields for each client
+// request. The methods reuse memory, so that most calls do not allocate, and they must not be called concurrently.
 type Request struct {
 	Method, Target string                // as received; Target is in origin, absolute or asterisk form
-	Host           string                // host in the target if it contains one, otherwise the value of the Host field; "" means AppHost
-	AppHost        string                // Host for requests without a host
+	Host           string                // host in the target, or else the value of the Host field; "" means AppHost
+	AppHost        string                // value of Host if the request has no host
 	Peer           string                // address of the client, for X-Forwarded-For
-	Secure         bool                  // the request arrived over TLS of the sidecar
+	Secure         bool                  // the sidecar received the request over TLS
 	Fields         []wire.Field          // all fields in the order of their arrival
 	Packed         wire.Packed           // the fields in packed form; nil if Fields is set
 	Unpacked       *sync.Pool            // a pool of *[]wire.Field, for Packed; nil if Packed is never set
@@ -28,7 +27,7 @@ type Request struct {
 	Chunked        bool                  // the request has a body of unknown length
 	Expect100      bool                  // the client sent "Expect: 100-continue"
 	Upgrade        bool                  // request the protocols in the Upgrade fields; see OffersUpgrade
-	Crumbs         bool                  // the request arrived over HTTP/2, which can split Cookie into several fields
+	Crumbs         bool                  // the request arrived over HTTP/2, which may split Cookie into several fields
 	Trace          transport.TraceFields // nil if the request is not traced
 
 	lines Lines  // output of AppendHTTP1
@@ -39,7 +38,7 @@ type Request struct {
 // is not part of the memory budget, and HPACK can encode it in a few bytes.
 const chainKept = 512
 
-// Release removes all references to strings and fields of the client.
+// Release removes all references to strings and fields from the client.
 func (r *Request) Release() {
 	r.Method, r.Target, r.Host, r.Fields, r.Packed = "", "", "", nil, nil
 }
@@ -78,7 +77,7 @@ func (r *Request) Refuse(maxBody int64) error {
 	switch {
 	case r.Method == "CONNECT": // the sidecar is not a forward proxy (RFC 9110 section 9.3.6)
 		return transport.FaultBadRequest
-	case !wire.ValidToken(r.Method), !wire.Visible(r.Target): // HTTP/2 can transfer values that a request line cannot contain
+	case !wire.ValidToken(r.Method), !wire.Visible(r.Target): // not valid in HTTP/1.1
 		return transport.FaultBadRequest
 	case maxBody > 0 && r.Length > maxBody:
 		return transport.FaultTooLarge
@@ -116,7 +115,7 @@ func (r *Request) Path() string {
 	return rest[i:]
 }
 
-// Authority returns the host of the request to the user container.
+// Authority returns the host to send in the request to the user container.
 func (r *Request) Authority() string {
 	if r.packed() {
 		defer r.repack(r.unpack())
@@ -130,11 +129,10 @@ func (r *Request) Authority() string {
 	return r.Host
 }
 
-// MayReplay reports whether a request is sent again after it failed before a byte of a response
-// arrived (docs/promises.md 3.7). reused reports whether the connection was used before. unsent
-// reports whether no byte of the request was written. The caller checks that the body is still
-// complete. An HTTP/2 error can also report that the request was not processed, see package
-// h2client.
+// MayReplay reports whether a request is sent again after it failed before a byte of a response arrived
+// (docs/promises.md 3.7). reused reports whether the connection was used before. unsent reports whether no byte of
+// the request was written. The caller checks that the body is still complete. An HTTP/2 error may also report that
+// the request was not processed. See package http2client.
 func (r *Request) MayReplay(reused, unsent bool) bool { return reused && (unsent || r.isIdempotent()) }
 
 // isIdempotent reports whether the method is idempotent (RFC 9110 section 9.2.2).
@@ -159,9 +157,9 @@ func (r *Request) WantsTrailers() bool {
 	return false
 }
 
-// OffersUpgrade reports whether the fields of an HTTP/1.1 request contain an upgrade that is
-// forwarded. An upgrade to HTTP/2 is ignored, because clients that support it send the offer to
-// every server (RFC 9110 section 7.8). An upgrade of a request with a body is ignored as well.
+// OffersUpgrade reports whether an HTTP/1.1 request contains an upgrade offer that is forwarded. An offer to
+// upgrade to HTTP/2 is ignored, because clients that support HTTP/2 send the offer to every server (RFC 9110
+// section 7.8). An offer in a request with a body is ignored as well.
 func (r *Request) OffersUpgrade() bool {
 	if r.Chunked || r.Length > 0 {
 		return false
@@ -227,7 +225,7 @@ func (r *Request) AppendHTTP1(b []byte) []byte {
 	}
 	var room [namesRoom]string
 	said, named := r.read(room[:0])
-	b = slices.Grow(b, r.Size()) // a long header section is built without copies
+	b = slices.Grow(b, r.Size()) // avoids reallocations for a long header section
 	b = append(b, r.Method...)
 	b = append(b, ' ')
 	b = append(b, r.Path()...)
@@ -266,8 +264,8 @@ func (r *Request) appendFraming(b []byte) []byte {
 	return b
 }
 
-// appendCookies appends all Cookie fields as one field, because HTTP/1.1 does not support more than
-// one (RFC 9113 section 8.2.3).
+// appendCookies appends all Cookie fields as one field, because an HTTP/1.1 request must not have more than one
+// (RFC 9113 section 8.2.3).
 func (r *Request) appendCookies(b []byte) []byte {
 	begun := false
 	for _, f := range r.Fields {
@@ -300,18 +298,18 @@ func (r *Request) EachField(e Encoder) {
 	r.dropChain()
 }
 
-// said contains the values in a request that affect other fields.
+// said contains the values in a request that determine the fields that a proxy changes or adds.
 type said struct {
 	original      bool   // K-Original-Host contains the host
 	trailers      bool   // TE contains trailers
 	proxied       bool   // a proxy has added a field such as X-Forwarded-Host
 	forwarded     string // the first Forwarded field that is not empty
 	host, proto   string // the first X-Forwarded-Host and X-Forwarded-Proto fields that are not empty
-	before, chain string // the X-Forwarded-For fields as one value, without and with the address of the client at the end
+	before, chain string // X-Forwarded-For fields as one value; chain ends with the address of the client
 }
 
-// read reads all fields once. It appends the names in Connection fields to room. The names are not
-// a part of said, so that their memory can be on the stack of the caller.
+// read reads all fields once. It appends the names in Connection fields to room. The names are not part of said, so
+// that the caller can allocate room on its stack.
 func (r *Request) read(room names) (s said, named names) {
 	original, _ := wire.Find(r.Fields, transport.OriginalHost)
 	s.original = len(original) > 0
@@ -347,7 +345,7 @@ func (r *Request) read(room names) (s said, named names) {
 	return s, named
 }
 
-// saysForwarded reports whether a proxy uses the field to describe the origin of a request.
+// saysForwarded reports whether proxies use the field to describe the origin of a request.
 func saysForwarded(name string) bool {
 	const prefix = "x-forwarded-"
 	return len(name) > len(prefix) && transport.EqualFold(name[:len(prefix)], prefix) || transport.EqualFold(name, transport.Forwarded)

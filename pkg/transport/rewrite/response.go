@@ -9,13 +9,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// MaxInfos is the number of informational responses to one request that the user container can send
-// at any rate. See [TooManyInfos].
+// MaxInfos is the number of informational responses to one request that the user container can send without a rate
+// limit. See [TooManyInfos].
 const MaxInfos = 100
 
-// EachResponseField passes to e the fields of a final or informational response that are forwarded
-// to the client. Content-Length is not one of them, because the engine frames the body. The member
-// of the sidecar is removed from Proxy-Status.
+// EachResponseField passes to e the fields of a final or informational response that are forwarded to the client.
+// It does not pass Content-Length, because the engine frames the body. It removes the member for the sidecar from
+// Proxy-Status.
 func EachResponseField(fields []wire.Field, e Encoder) {
 	var room [namesRoom]string
 	named := names(room[:0])
@@ -55,9 +55,9 @@ func AppendUpgrade(b []byte, head *wire.Response) ([]byte, bool) {
 	return b, len(b) > begin
 }
 
-// AnnouncedLength returns the Content-Length of a response to the client, or -1 if there is no such
-// field. length is the length of the body in bytes, or -1. A response without a body can have the
-// Content-Length that it would have for GET or with the status 200 (RFC 9110 section 8.6).
+// AnnouncedLength returns the Content-Length of a response to the client, or -1 if there is no such field. length
+// is the length of the body in bytes, or -1. A response without a body may have the Content-Length of the response
+// to GET or of the response with status 200 (RFC 9110 section 8.6).
 func AnnouncedLength(head *wire.Response, length int64) int64 {
 	if length < 0 || head.Status == http.StatusNoContent {
 		return -1
@@ -70,7 +70,7 @@ func Respond(state transport.State, fields []wire.Field) {
 	contentType, _ := wire.Find(fields, transport.ContentType)
 	state.Respond(wire.String(contentType))
 	if transport.IsGRPC(wire.String(contentType)) {
-		noteRPC(state, fields) // the status of a response without content and trailers
+		noteRPC(state, fields) // a response without content and trailers contains the status in its header section
 	}
 }
 
@@ -81,8 +81,8 @@ func noteRPC(state transport.State, fields []wire.Field) {
 	}
 }
 
-// AppendTiming appends the value of a Server-Timing field (W3C Server Timing) for a response that
-// begins now. The value contains the time in the queue and the time in the user container, in
+// AppendTiming appends the value of a Server-Timing field (W3C Server Timing) for a response that begins now. The
+// value contains the time that the request waited for its slot and the time since it acquired the slot, in
 // milliseconds.
 func AppendTiming(b []byte, state transport.State) []byte {
 	queued, slot := state.Waited()

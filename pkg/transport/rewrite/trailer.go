@@ -8,8 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// headerOnly lists the fields without a role that a recipient evaluates before the content, in
-// lower case. RFC 9110 section 6.5.1 names their categories.
+// headerOnly lists, in lower case, the fields without a role that a recipient must evaluate before the content. RFC
+// 9110 section 6.5.1 lists the categories of such fields.
 var headerOnly = []string{
 	"authorization", "cookie", "set-cookie", "www-authenticate", // authentication
 	"cache-control", "if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since",
@@ -21,7 +21,7 @@ var headerOnly = []string{
 // mayTrail reports whether a trailer field is forwarded. Fields for framing and routing, hop-by-hop
 // fields and internal fields have a role.
 func mayTrail(name string) bool {
-	if strings.HasPrefix(name, "grpc-") { // the trailer fields of each gRPC response
+	if strings.HasPrefix(name, "grpc-") { // every gRPC response has trailer fields with this prefix
 		return true
 	}
 	switch transport.RoleOf(name) {
