@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A Canceler ends the exchange of an engine early. An event that can end the exchange, such as a
-// timeout, a disconnect of the client or the deadline of the drain, calls Notify. Notify checks the
-// timeouts and the client. The first reason wins. An engine reuses the Canceler for its next request,
-// because a late notification only causes a check.
+// A Canceler aborts the exchange of an engine. Notify is called for each event that may end the exchange, such as a
+// timeout, a disconnect of the client or the deadline of the drain. It checks the timeouts and the client, and the
+// first reason that it finds ends the exchange. An engine can reuse the Canceler for its next request, because a
+// notification for an earlier request only causes a check.
 //
 // Reset, Wait, Abortable, Context and Stop are for the goroutine that serves the request. The other
 // methods may be called by any goroutine.
@@ -18,11 +18,11 @@ type Canceler struct {
 	woken chan struct{} // holds one notification until Wait receives it
 
 	mu     sync.Mutex
-	state  State       // the watched request; nil between two requests
+	state  State       // watched request; nil between two requests
 	timer  *time.Timer // fires when a timeout may have expired
-	armed  time.Time   // the time at which timer fires; zero if timer is not set
+	armed  time.Time   // when timer fires; zero if timer is not set
 	abort  func()      // aborts a running Forward; nil if no Forward is running
-	killed error       // the reason of the abort; nil if the Forward was not aborted
+	killed error       // reason for the abort; nil if the Forward was not aborted
 }
 
 // NewCanceler returns the canceler of an exchange. gone reports whether the client has disconnected.
@@ -41,9 +41,9 @@ func (a *Canceler) Reset() {
 	}
 }
 
-// Watch starts to watch a request and sets the timer to the next time at which a timeout may
-// expire. A timer that is set to an earlier time does not change, even if it was set for an earlier
-// request, because it sets itself again after a check.
+// Watch starts to watch a request and sets the timer to the next time at which the request may expire. If the timer
+// already fires before that time, Watch does not change it, even if it was set for an earlier request, because ring
+// sets the timer again after each check.
 func (a *Canceler) Watch(state State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -51,8 +51,8 @@ func (a *Canceler) Watch(state State) {
 	a.arm()
 }
 
-// WriteStarted records that a part of the response waits for the client until WriteDone. It watches
-// state, because the timeout of the write can be the next to expire.
+// WriteStarted records that a part of the response waits for the client until WriteDone is called. It also calls
+// Watch, because the timeout of the write may be the next to expire.
 func (a *Canceler) WriteStarted(state State) {
 	state.WriteStarted()
 	a.Watch(state)
@@ -66,9 +66,8 @@ func (a *Canceler) expiry() error {
 	return a.state.Expiry()
 }
 
-// Wait watches state and returns after Notify, or immediately if the request has expired. It
-// returns nil if the request can continue. Otherwise it returns FaultClientGone or the error of
-// [State.Expiry].
+// Wait calls Watch and returns after Notify is called, or immediately if the request has expired. It returns nil if
+// the request can continue. Otherwise it returns FaultClientGone or the error of [State.Expiry].
 func (a *Canceler) Wait(state State) error {
 	a.Watch(state)
 	a.mu.Lock()
@@ -105,10 +104,9 @@ func (a *Canceler) look() {
 	}
 }
 
-// Abortable sets the function that aborts the Forward of the watched request. A nil function means
-// that the Forward has ended. abort is called at most once, possibly before Abortable returns. It
-// must not block and must not call the canceler. Abortable returns the reason if the Forward is
-// already aborted, or nil.
+// Abortable sets the function that aborts the Forward of the watched request. A nil function means that the Forward
+// has ended. abort is called at most once, possibly before Abortable returns. It must not block and must not call
+// the canceler. Abortable returns the reason for the abort if the Forward was already aborted, and nil otherwise.
 func (a *Canceler) Abortable(abort func()) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -117,8 +115,8 @@ func (a *Canceler) Abortable(abort func()) error {
 	return a.killed
 }
 
-// Context returns a context that is canceled when the Forward is aborted. It is not
-// canceled after the next call of Abortable.
+// Context returns a context that is canceled when the Forward is aborted. An abort after the next call of Abortable
+// does not cancel the context.
 func (a *Canceler) Context() (ctx context.Context, cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(context.Background())
 	if a.Abortable(cancel) != nil {
@@ -134,7 +132,7 @@ func (a *Canceler) Killed() error {
 	return a.killed
 }
 
-// arm sets the timer to the next expiry, unless it fires before that time. a.mu must be held.
+// arm sets the timer to the next expiry, unless the timer already fires before that time. a.mu must be held.
 func (a *Canceler) arm() {
 	next := a.state.NextExpiry()
 	if next.IsZero() || !a.armed.IsZero() && !next.Before(a.armed) {

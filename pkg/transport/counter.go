@@ -6,8 +6,7 @@ import "errors"
 // 6.3, RFC 9113 section 8.1.1).
 var ErrLength = errors.New("body length does not match Content-Length")
 
-// A Counter counts the bytes of a body and checks their number. It must not be used by several
-// goroutines at the same time.
+// A Counter counts the bytes of a body and validates their number. It must not be used concurrently.
 type Counter struct {
 	N      int64 // number of counted bytes
 	Length int64 // value of Content-Length; -1 if there is none

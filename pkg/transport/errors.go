@@ -8,10 +8,10 @@ import (
 // error does not allocate memory. An [Error] adds the underlying error.
 type Fault uint8
 
-// Values of Fault. Values from FaultClientGone onward are caused by the client.
+// Values of Fault. The client causes FaultClientGone and all faults after it.
 const (
 	FaultUnreachable     Fault = iota + 1 // no connection could be opened
-	FaultLocal                            // no connection, because the sidecar has no file descriptor, no local port or no memory for it
+	FaultLocal                            // no connection; the sidecar lacks a file descriptor, a local port or memory
 	FaultReset                            // the connection was closed before the response was complete
 	FaultGarbage                          // the response is not valid HTTP
 	FaultAborted                          // the engine aborted the call
@@ -20,8 +20,8 @@ const (
 	FaultClientGone                       // the client disconnected
 	FaultBadRequest                       // the request is not valid HTTP or not allowed
 	FaultTooLarge                         // the request body is longer than MAX_BODY_BYTES
-	FaultBodyStall                        // the client does not send the next byte of the request body in time
-	FaultClientReadStall                  // the client does not read the response in time
+	FaultBodyStall                        // the client did not send the next byte of the request body in time
+	FaultClientReadStall                  // the client did not read the response in time
 	NumFaults                             // number of faults, including 0
 )
 
@@ -45,14 +45,14 @@ func (f Fault) Error() string { return faults[f] }
 // ByClient reports whether the client caused the fault.
 func (f Fault) ByClient() bool { return f >= FaultClientGone }
 
-// Error contains a fault and the underlying error. The text is only for logs, because it contains
+// Error contains a fault and the underlying error. The error text must only be written to logs, because it contains
 // addresses.
 type Error struct {
 	Fault Fault
 	Err   error
 
-	// Silent reports that a new connection was closed before any byte arrived, and that the user
-	// container has not used HTTP/1.1 yet. It may support only HTTP/2.
+	// Silent reports that a new connection was closed before any byte arrived, and that the user container has
+	// never responded in HTTP/1.1. The user container may support only HTTP/2.
 	Silent bool
 }
 
@@ -65,7 +65,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// faulty is an error with a fault: a Fault or an *Error.
+// faulty is implemented by the errors that have a fault: Fault and *Error.
 type faulty interface {
 	error
 	fault() Fault
@@ -91,9 +91,9 @@ func BodyError(err error) error {
 	return &Error{Fault: FaultClientGone, Err: err}
 }
 
-// Cause returns the reason why an exchange failed with err. aborted is the result of
-// [Canceler.Abortable]. If it is not nil, err is only a consequence. body is the error of reading the
-// request body, or nil. It is the cause of an err without a fault.
+// Cause returns the reason why an exchange failed with err. aborted is the result of [Canceler.Abortable]. If
+// aborted is not nil, err is only a consequence of the abort. body is the error of reading the request body, or
+// nil. If err has no fault, body is the cause.
 func Cause(aborted, err, body error) error {
 	switch {
 	case aborted != nil:

@@ -16,32 +16,32 @@ type Request interface {
 	// Line returns the properties of the request that are available without an [http.Request].
 	Line() Line
 
-	// Request returns the request in the form of net/http. Its context is canceled when the client
-	// disconnects. The engine may have to allocate the request. It is valid until Observe returns.
+	// Request returns the request in the form of net/http. Its context is canceled when the client disconnects. The
+	// first call may allocate memory for the request. The request is valid until Observe returns.
 	Request() *http.Request
 }
 
-// An Exchange is one request and its response. [Handler.Serve] processes it. An engine implements
-// Exchange and may reuse a value for the next request of its connection.
+// An Exchange is one request and its response, which [Handler.Serve] processes. Engines implement Exchange. They
+// may reuse an Exchange for the next request of its connection.
 //
 // All methods except Notify are called by the goroutine that runs [Handler.Serve].
 type Exchange interface {
 	Request
 
-	// Answer sends a response of the sidecar, either instead of Forward or after a Forward that
-	// sent nothing to the client. The engine handles a request body that was not read.
+	// Answer sends a response from the sidecar. It is called instead of Forward, or after a Forward that sent
+	// nothing to the client. The engine handles a request body that was not read.
 	Answer(a Answer)
 
-	// Wait returns nil after Notify. Otherwise it returns the reason why the request must end, which is
-	// FaultClientGone, FaultOverloaded or the error of [State.Expiry].
+	// Wait waits until Notify is called. It returns nil if the request can continue. Otherwise it returns the
+	// reason why the request must end, which is FaultClientGone, FaultOverloaded or the error of [State.Expiry].
 	Wait(state State) error
 
 	// Notify makes Wait return, or makes a running Forward check whether the request has expired.
 	// Any goroutine may call it. A call before Wait is not lost.
 	Notify()
 
-	// Forward sends the request to the user container and the response to the client. It returns
-	// after the exchange with the user container has ended, except for the part in Result.Held.
+	// Forward sends the request to the user container and the response to the client. It returns after the exchange
+	// with the user container has ended, unless Result.Held is set.
 	Forward(state State) Result
 }
 
@@ -50,7 +50,7 @@ type Answer interface {
 	// Status returns the HTTP status.
 	Status() int
 
-	// Fields calls yield with each field, except the fields that frame the body.
+	// Fields calls yield for each field, except the fields that frame the body.
 	Fields(yield func(name, value string))
 
 	// Body returns the content. framed is false if the response has neither content nor a

@@ -1,12 +1,12 @@
-// Package transport contains the types that the engines exchange with the proxy, and the errors of the clients.
-// The types are [Handler], [State], [Exchange], [Canceler], [Answer] and [Error]. The package also contains the
-// names and the roles of HTTP fields, and rules for fields that apply to each version of HTTP. The packages below it
+// Package transport defines the interface between the protocol engines and the proxy: [Handler], [State],
+// [Exchange], [Canceler] and [Answer]. It also defines the errors of a failed exchange ([Error]), the names and
+// roles of HTTP fields, and the rules for fields that apply to all versions of HTTP. The packages below it
 // implement connections and protocols.
 //
 // The package imports no other package of this module. A [Handler] maps an error to a failure reason.
 package transport
 
-// Hash is the field of a network probe that the response repeats.
+// Hash is the field of a network probe whose value is copied to the response.
 const Hash = "K-Network-Hash"
 
 // UserAgent identifies the client.

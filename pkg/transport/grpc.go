@@ -5,14 +5,14 @@ import (
 	"net/http"
 )
 
-// The following functions implement the parts of a unary gRPC call that a client of net/http needs
-// (PROTOCOL-HTTP2 of gRPC). The gRPC module would increase the size of the sidecar by half.
+// The following functions implement the parts of a unary gRPC call that net/http lacks (gRPC's PROTOCOL-HTTP2). The
+// gRPC module would increase the size of the sidecar by half.
 
 // grpcPrefix is the length of the prefix of a message in bytes: one byte for the compression flag,
 // and four for the length.
 const grpcPrefix = 5
 
-// GRPCFrame returns the request body of a unary call with a message.
+// GRPCFrame returns the request body of a unary call with the given message.
 func GRPCFrame(message []byte) []byte {
 	prefix := GRPCPrefix(len(message))
 	return append(prefix[:], message...)
@@ -24,8 +24,8 @@ func GRPCPrefix(size int) (prefix [grpcPrefix]byte) { // the zero in the first b
 	return prefix
 }
 
-// GRPCMessage returns the message in the response body of a unary call. ok is false if the body is
-// not exactly one message without compression.
+// GRPCMessage returns the message in the response body of a unary call. ok reports whether the body consists of
+// exactly one uncompressed message.
 func GRPCMessage(body []byte) (message []byte, ok bool) {
 	if len(body) < grpcPrefix || body[0] != 0 || int64(binary.BigEndian.Uint32(body[1:grpcPrefix])) != int64(len(body)-grpcPrefix) {
 		return nil, false
@@ -33,9 +33,9 @@ func GRPCMessage(body []byte) (message []byte, ok bool) {
 	return body[grpcPrefix:], true
 }
 
-// GRPCResult returns the Grpc-Status and Grpc-Message fields of a response whose body was read.
-// They are in the trailer section, or in the header section if the response has no message. status
-// is "" if there is no such field.
+// GRPCResult returns the Grpc-Status and Grpc-Message fields of a response whose body was read. They are in the
+// trailer section, or in the header section if the response has no message. A result is "" if there is no such
+// field.
 func GRPCResult(res *http.Response) (status, message string) {
 	const grpcMessage = "Grpc-Message"
 	if status = res.Trailer.Get(GRPCStatus); status != "" {

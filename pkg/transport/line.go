@@ -10,11 +10,11 @@ type Line struct {
 	Method string
 	Target string // unchanged, as received
 	Host   string // host in the target if it contains one, otherwise the value of the Host field
-	Major  int    // HTTP version of the client,
-	Minor  int    // for example 1 and 1 for HTTP/1.1
+	Major  int    // major HTTP version of the request, for example 1
+	Minor  int    // minor HTTP version of the request, for example 1
 	Remote string // address and port of the client, or of the proxy in front of the sidecar
 	TLS    bool   // the connection of the client is encrypted
-	Open   bool   // the client can send more data after the header section: content, a trailer section or the bytes of a tunnel
+	Open   bool   // the client may send content, a trailer section or tunnel data after the header section
 }
 
 // Path returns the path of the target without the query. The path is not decoded.

@@ -6,22 +6,22 @@ import (
 
 // Result is the result of Forward.
 type Result struct {
-	Status    int       // status of the final response of the user container; 0 if there was none
+	Status    int       // status of the final response from the user container; 0 if there was none
 	Err       error     // the error if the response was not forwarded completely (see [FaultOf]); nil otherwise
-	Begun     bool      // the client has received the status of the final response of the user container
+	Begun     bool      // the status of the final response from the user container was sent to the client
 	Upgraded  bool      // the exchange became a tunnel
 	Replayed  bool      // the request was sent twice (docs/promises.md 3.7)
-	Reset     bool      // the stream of the client was reset, so that no response can be sent (docs/promises.md 3.12)
-	In, Out   int64     // bytes of content from the client and to the client, including responses of the sidecar
+	Reset     bool      // the client's stream was reset, so no response can be sent (docs/promises.md 3.12)
+	In, Out   int64     // content bytes from the client and to the client, including responses from the sidecar
 	FirstByte time.Time // time of the first byte of the final response; zero if there was none
-	Held      Held      // the exchange if the user container may still process the request; otherwise nil
+	Held      Held      // the exchange with the user container, if it may still process the request; otherwise nil
 }
 
-// Held is an exchange with the user container that was aborted before its response began.
-// [State.Holds] reports whether an engine must return one.
+// Held is an exchange with the user container that was aborted before its response began. [State.Holds] reports
+// whether an engine must return it in [Result].
 type Held interface {
-	// Wait cancels the request as far as the protocol allows it. It returns when the user container
-	// has responded or has closed the connection, or after most. It reports whether the user
-	// container has responded. Wait is called once, possibly after Serve has returned.
+	// Wait cancels the request as far as the protocol allows it. It returns when the user container has responded
+	// or has closed the connection, or after the duration most. answered reports whether the user container has
+	// responded. Wait is called once, possibly after Serve has returned.
 	Wait(most time.Duration) (answered bool)
 }

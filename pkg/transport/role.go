@@ -1,6 +1,6 @@
 package transport
 
-// A Role is the meaning of a field to a proxy. Names are compared without case.
+// A Role describes how a proxy handles a field.
 type Role uint8
 
 // Values of Role. Fields without a special meaning have the role Plain.
@@ -15,7 +15,7 @@ const (
 	TrailerRole                      // announces the trailer section; like HopRole in requests
 	StopsRole                        // internal to Knative (docs/promises.md 3.8), in requests
 	LengthRole                       // Content-Length, which the proxy writes itself
-	AliasRole                        // a framing field with underscores, which gateways such as CGI do not distinguish
+	AliasRole                        // a framing field with underscores, which CGI does not distinguish from hyphens
 	HostRole
 	ExpectRole
 	OriginalHostRole
@@ -27,10 +27,10 @@ const (
 	DateRole
 )
 
-// IsHop reports whether the field is only for the next hop, in requests and in responses.
+// IsHop reports whether a field with this role is only for the next hop, in requests and in responses.
 func (r Role) IsHop() bool { return HopRole <= r && r <= TERole }
 
-// RoleOf returns the role of a field.
+// RoleOf returns the role of the field with the given name. It ignores the case of ASCII letters.
 func RoleOf[T ~string | ~[]byte](name T) Role {
 	for _, r := range roles[min(len(name), len(roles)-1)] {
 		if EqualFold(name, r.name) {
@@ -45,7 +45,7 @@ type named struct {
 	role Role
 }
 
-// roles contains the names with a role by their length.
+// roles contains the field names that have a role, indexed by their length.
 var roles = [28][]named{
 	2:  {{"te", TERole}},
 	4:  {{"host", HostRole}, {"date", DateRole}},

@@ -6,26 +6,25 @@ import (
 
 // A Handler serves the requests of an engine.
 type Handler interface {
-	// NewState returns the memory for the requests of an exchange, one after the other.
+	// NewState returns a state that an exchange can reuse for one request after the other.
 	NewState() State
 
 	// Serve serves one request and returns when the exchange can be reused.
 	Serve(x Exchange, state State)
 
-	// Reject is Serve for a request that is rejected because the memory budget is exhausted. It does not
-	// wait. If reset is true, the engine resets the stream of the client, and no response is sent.
+	// Reject is called instead of Serve for a request that is rejected because the memory budget is exhausted. It
+	// does not block. If reset is true, the engine resets the client's stream, and no response is sent.
 	Reject(x Exchange, state State, reset bool)
 
-	// Refuse responds to a request that is rejected with a status before it is served, because its header
-	// section is not valid.
+	// Refuse responds with status to a request that is not served because its header section is not valid.
 	Refuse(x Exchange, status int)
 
-	// Draining reports whether the pod ends.
+	// Draining reports whether the pod is being terminated.
 	Draining() bool
 }
 
-// State is the state of one request. An engine reports to it what happens to the request. The methods
-// except Trace, Holds and Waited are safe for concurrent use.
+// State is the state of one request. The engine calls its methods to record the progress of the request. All
+// methods except Trace, Holds and Waited are safe for concurrent use.
 type State interface {
 	// Send records that a connection to the user container exists and that the request is sent next.
 	Send()
@@ -36,24 +35,24 @@ type State interface {
 	// Upgraded reports whether the exchange became a tunnel.
 	Upgraded() bool
 
-	// Touch records that a byte was transferred, for the idle timeout.
+	// Touch records that bytes were transferred, which restarts the idle timeout.
 	Touch()
 
-	// ExpectBody records that the request has a body. It can make NextExpiry earlier, so it is called
-	// before a [Canceler] watches the request.
+	// ExpectBody records that the request has a body. It may make NextExpiry earlier, so it must be called before a
+	// [Canceler] watches the request.
 	ExpectBody()
 
-	// AwaitBody records that the engine waits for the next byte of the request body, until GotBody.
+	// AwaitBody records that the engine waits for the next byte of the request body until GotBody is called.
 	AwaitBody()
 
 	// GotBody records that bytes of the request body, or its end, arrived.
 	GotBody()
 
-	// WriteStarted records that the client does not read the response yet, until WriteDone. It can make
+	// WriteStarted records that a part of the response waits for the client until WriteDone is called. It may make
 	// NextExpiry earlier. See [Canceler.WriteStarted].
 	WriteStarted()
 
-	// WriteDone records that the client read the bytes, or never will.
+	// WriteDone records that no part of the response waits for the client any longer.
 	WriteDone()
 
 	// Respond records that the final response has begun. contentType is the value of its Content-Type
@@ -67,7 +66,7 @@ type State interface {
 	// before its response begins.
 	Holds() bool
 
-	// Waited returns how long the request waited for its slot, and when it got the slot.
+	// Waited returns how long the request waited for its slot, and when it acquired the slot.
 	Waited() (time.Duration, time.Time)
 
 	// Trace returns the fields of the trace, or nil if the request is not traced.
@@ -81,8 +80,8 @@ type State interface {
 	Expiry() error
 }
 
-// TraceFields are the changes of a trace to the fields of a request to the user container.
+// TraceFields describes how a trace changes the fields of a request to the user container.
 type TraceFields interface {
-	Drop(name string) bool // reports whether a field of the client, in any case, is replaced
-	Fields() []Field       // fields that the request carries
+	Drop(name string) bool // reports whether a field from the client is removed; ignores case
+	Fields() []Field       // fields to add to the request
 }
