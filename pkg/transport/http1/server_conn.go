@@ -224,8 +224,8 @@ func (c *serverConn) next() what {
 }
 
 // skipEmptyLine skips one empty line before a request line (RFC 9112 section 2.2). Some clients send an empty line
-// after a request body. It does not start a request, so the connection stays idle. It is not inlined, so that the
-// stack of an idle connection stays small.
+// after a request body. The empty line does not start a request, so the connection stays idle. skipEmptyLine is not
+// inlined, so that the stack of an idle connection stays small.
 //
 //go:noinline
 func (c *serverConn) skipEmptyLine() {
@@ -383,7 +383,8 @@ func (c *serverConn) evict() bool {
 	if !c.idle && !c.incomplete {
 		return false
 	}
-	if !c.nc.Silent() || c.taking.Load() { // in this order, because taking is set before the socket is read
+	// Check the socket first, because the reader sets taking before it empties the socket.
+	if !c.nc.Silent() || c.taking.Load() {
 		return false // the reader will process the input
 	}
 	c.evicted = true

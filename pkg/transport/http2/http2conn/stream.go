@@ -86,7 +86,7 @@ func (c *Conn) Reject(id uint32) {
 	c.Refuse(id, RefusedStream)
 }
 
-// Errors that Open returns. After these errors, the caller can send the request on another connection.
+// Errors that Open returns. If Open returns one of them, the request was not sent.
 var (
 	ErrFull   = errors.New("http2: the peer does not accept more streams")
 	ErrShut   = errors.New("http2: the peer does not accept streams")

@@ -360,7 +360,7 @@ func (c *Conn) writeSlowly(of *[]byte) {
 	c.writeOut()
 }
 
-// limitWrite sets the write deadline to the end of Config.SendTimeout.
+// limitWrite sets the write deadline to the current time plus Config.SendTimeout.
 func (c *Conn) limitWrite() {
 	if c.config.SendTimeout > 0 {
 		c.link.SetWriteDeadline(time.Now().Add(c.config.SendTimeout))
