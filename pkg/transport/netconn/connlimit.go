@@ -16,8 +16,8 @@ import (
 // A ConnLimit limits the number of open connections of all listeners that share it. If the limit
 // is reached, a new connection replaces the connection that has been idle for the longest time:
 //
-//   - A connection on which no request was answered is replaced last. If more than half of all connections are in
-//     this state, it is replaced first.
+//   - Connections on which no request was answered are replaced after idle connections. If they are more than half
+//     of all connections, they are replaced first.
 //   - A connection with an incomplete header section is replaced only if no connection is idle.
 //   - A connection with a request in flight is never replaced. If each connection has a request in
 //     flight, new connections wait.
