@@ -452,10 +452,7 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		}
 	}
 	if len(usable) == 0 {
-		if i := slices.IndexFunc(all, isPeerCalledHTTP); i >= 0 && len(named) > 0 {
-			return nil, in.refusePeer(all[i], named)
-		}
-		return nil, in.skipNotHTTP(pool)
+		return nil, in.noneUsable(all, named, pool)
 	}
 	main := slices.DeleteFunc(slices.Clone(usable), func(c *candidate) bool { return c.helper != "" })
 	if len(main) == 0 {
@@ -483,6 +480,14 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		return nil, in.refuseWhichPort([]*candidate{chosen, other})
 	}
 	return chosen, nil
+}
+
+// noneUsable returns the error for a pod in which no port of pool receives HTTP requests.
+func (in *injection) noneUsable(all, named, pool []*candidate) error {
+	if i := slices.IndexFunc(all, isPeerCalledHTTP); i >= 0 && len(named) > 0 {
+		return in.refusePeer(all[i], named)
+	}
+	return in.skipNotHTTP(pool)
 }
 
 // isPeerCalledHTTP reports whether a Service uses a name of HTTP for a port through which the nodes of a

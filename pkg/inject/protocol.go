@@ -252,25 +252,11 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if private := h.private[p.ContainerPort]; private.why != "" && h.serves[p.ContainerPort] == "" {
 		return private // no Service can reach the port, but the sidecar would make it reachable from other pods
 	}
-	// A port called like its container has the name of the application, such as store-admin.
-	isAppName := p.Name == c.Name && strings.ContainsRune(p.Name, '-') && !metricsName.MatchString(p.Name)
 	own, named, flag, aside := h.encrypted(p.Name, byName("its name", p.Name)), agree(names), h.flags[p.ContainerPort], sign{}
-	if isAppName && own.protocol == notForRequests {
-		own = sign{}
-	}
 	if isPeer(p) && own.protocol != plainHTTP {
 		named = sign{} // such a Service often calls the port http
 	}
-	// The declared name can describe the metrics only, although the Service is for requests.
-	if own.protocol == notForRequests && flag.protocol != notForRequests && named.protocol == plainHTTP {
-		own = sign{}
-	}
-	// A port called like its container, such as redis-commander, can contain the name of another server.
-	if p.Name == c.Name && strings.ContainsRune(p.Name, '-') && own.protocol == notHTTP && named.protocol == plainHTTP {
-		own = sign{}
-	}
-	// The name grpc is no evidence for plain text if clients use a port of HTTPS.
-	if strings.HasPrefix(p.Name, "grpc") && len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return !offersHTTPS(s) }) {
+	if isMisleading(c, p, own, named, flag, services) {
 		own = sign{}
 	}
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] != "" || named.protocol == plainHTTP) {
@@ -292,6 +278,26 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 		return aside
 	}
 	return firstOf(agree(protocols), h.image, aside, h.offeredAsBoth(p, services), agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands, namedTCP(services, p))
+}
+
+// isMisleading reports whether own, the sign of the declared name of a port, is no evidence. named is the
+// sign of its name in Services, and flag is the sign of a flag or variable.
+func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag sign, services []ServicePort) bool {
+	isPlain := func(s ServicePort) bool { return !offersHTTPS(s) }
+	if strings.HasPrefix(p.Name, "grpc") && len(services) > 0 && !slices.ContainsFunc(services, isPlain) {
+		return true // clients use an HTTPS port
+	}
+	likeContainer := p.Name == c.Name && strings.ContainsRune(p.Name, '-')
+	switch own.protocol {
+	case notForRequests:
+		// A port called like its container has the name of the application, such as store-admin. The name can
+		// also describe the metrics only, although the Service is for requests.
+		return likeContainer && !metricsName.MatchString(p.Name) || flag.protocol != notForRequests && named.protocol == plainHTTP
+	case notHTTP:
+		return likeContainer && named.protocol == plainHTTP // the name can contain the name of another server, such as redis-commander
+	default:
+		return false
+	}
 }
 
 // offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a
