@@ -65,13 +65,24 @@ func (c *Config) Values() iter.Seq2[string, string] {
 // value that was ignored or changed.
 func (c *Config) Warnings() []string { return slices.Clone(c.warnings) }
 
-// settingsToWrite returns all settings. If changedOnly is set, it omits the settings with their default value.
+// settingsToWrite returns all settings. If changedOnly is set, it omits the settings that no variable sets and that have
+// the value of [Default].
 func (c *Config) settingsToWrite(changedOnly bool) []Setting {
-	return slices.DeleteFunc(c.Settings(), func(s Setting) bool { return changedOnly && s.Source == fromDefault })
+	all := c.Settings()
+	if !changedOnly {
+		return all
+	}
+	var changed []Setting
+	for i, d := range Default().Settings() { // in the same order
+		if s := all[i]; s.From != "" || s.Value != d.Value {
+			changed = append(changed, s)
+		}
+	}
+	return changed
 }
 
 // Write writes a table with the name, the value and the source of each setting, followed by the
-// warnings. If changedOnly is set, it omits the settings with their default value. It ignores write errors.
+// warnings. If changedOnly is set, it omits the settings with their default values. It ignores write errors.
 func (c *Config) Write(w io.Writer, changedOnly bool) {
 	const widest = 40 // characters; a longer value does not determine the column width
 	settings := c.settingsToWrite(changedOnly)
@@ -108,5 +119,5 @@ func (c *Config) WriteJSON(w io.Writer, changedOnly bool) {
 	_ = message.JSON(w, struct {
 		Settings []Setting `json:"settings"`
 		Warnings []string  `json:"warnings"`
-	}{c.settingsToWrite(changedOnly), append([]string{}, c.warnings...)})
+	}{append([]Setting{}, c.settingsToWrite(changedOnly)...), append([]string{}, c.warnings...)})
 }

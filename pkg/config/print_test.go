@@ -204,6 +204,30 @@ func TestWriteJSONContainsSettingsAndWarnings(t *testing.T) {
 	}
 }
 
+func TestWriteChangedOmitsDerivedDefaults(t *testing.T) {
+	names := func(c *Config) (names []string) {
+		var b strings.Builder
+		c.WriteJSON(&b, true)
+		var got struct{ Settings []Setting }
+		harness.NoError(t, json.Unmarshal([]byte(b.String()), &got), "from", b.String())
+		if got.Settings == nil {
+			t.Errorf("got %s, want an array of settings", b.String())
+		}
+		for _, s := range got.Settings {
+			names = append(names, s.Name)
+		}
+		return names
+	}
+	for _, c := range []struct{ vars, want []string }{
+		{nil, nil},
+		{[]string{"CONTAINER_CONCURRENCY", "2"}, []string{"CONTAINER_CONCURRENCY", "QUEUE_DEPTH"}},
+		{[]string{"USER_PORT", "8080"}, []string{"USER_PORT"}}, // a default that a variable sets
+		{[]string{"USER_PORT", "3000"}, []string{"USER_PORT", "SERVING_READINESS_PROBE"}},
+	} {
+		harness.Equal(t, names(read(t, c.vars...)), c.want, c.vars)
+	}
+}
+
 func TestWriteAlignsColumns(t *testing.T) {
 	c := read(t, "PORT", "3000", "SERVING_NAMESPACE", "n", "SERVING_READINESS_PROBE", `{"httpGet":{"path":"/a/long/path/to/health","port":3000}}`)
 	var b strings.Builder
