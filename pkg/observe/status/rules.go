@@ -49,8 +49,12 @@ type problem struct {
 	Action     string     `json:"action"`
 }
 
-// slow is the name of the rule for a slow application.
-const slow = "app-slow"
+// Names of rules.
+const (
+	slow      = "app-slow"
+	rejected  = "rejected"
+	exhausted = "memory"
+)
 
 // A rule detects a problem.
 type rule struct {
@@ -109,10 +113,10 @@ var rules = [...]rule{
 	{"limit-low", "the concurrency limit is too low",
 		"Raise CONTAINER_CONCURRENCY if the application has free CPU and memory. Otherwise, add pods.",
 		checkLimit},
-	{"rejected", "requests are rejected because the queue is full",
+	{rejected, "requests are rejected because the queue is full",
 		"Add pods, or raise the concurrency limit if the application has free CPU and memory.",
 		rejections(observation.QueueFull, observation.QueueTimeout)},
-	{"memory", "the memory for requests is exhausted",
+	{exhausted, "the memory for requests is exhausted",
 		"Raise the memory limit of the sidecar, or add pods. Check whether a client sends unusual requests.",
 		checkMemory},
 	{"queue-wait", "requests wait in the queue for a long time",
@@ -472,26 +476,27 @@ func checkQueue(e *evidence) (m match, ok bool) {
 	return match{confidence: medium, numbers: e.queueNumbers()}, true
 }
 
-// rejections returns a check for requests that were rejected for one of the reasons in the last rejectingSamples
-// samples. The message contains the most frequent reason.
+// rejections returns a check for requests that were rejected for one of the reasons in the last samples.
 func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	return func(e *evidence) (m match, ok bool) {
-		var sum uint32
-		top := reasons[0]
-		events := e.eventsLocked(rejectingSamples)
-		for _, r := range reasons {
-			sum += events[r]
-			if events[r] > events[top] {
-				top = r
-			}
-		}
-		if sum == 0 {
-			return m, false
-		}
-		return match{
-			confidence: high, numbers: fmt.Sprintf("%.1f per second: %s", float64(sum)/(rejectingSamples*Interval.Seconds()), top),
-		}, true
+		rate, top := e.rejectedLocked(reasons...)
+		return match{confidence: high, numbers: fmt.Sprintf("%.1f per second: %s", rate, top)}, rate > 0
 	}
+}
+
+// rejectedLocked returns the number of requests per second that were rejected for one of the reasons in the last
+// rejectingSamples samples, and the most frequent reason. Board.mu must be held.
+func (e *evidence) rejectedLocked(reasons ...observation.Reason) (rate float64, top observation.Reason) {
+	var sum uint32
+	top = reasons[0]
+	events := e.eventsLocked(rejectingSamples)
+	for _, r := range reasons {
+		sum += events[r]
+		if events[r] > events[top] {
+			top = r
+		}
+	}
+	return float64(sum) / (rejectingSamples * Interval.Seconds()), top
 }
 
 // checkMemory detects requests that were rejected because of the memory budget, and a budget of which at least

@@ -114,6 +114,8 @@ type snapshot struct {
 	Started   time.Time             `json:"started"`
 	Ready     bool                  `json:"ready"` // and not draining
 	Reason    string                `json:"reason,omitempty"`
+	Heading   string                `json:"heading"`
+	Level     level                 `json:"level"`
 	Unprobed  bool                  `json:"unprobed,omitempty"` // no probe has a result, so that the readiness is not known
 	Problem   string                `json:"problem,omitempty"`  // the first of Problems
 	Problems  []problem             `json:"problems,omitempty"` // current problems, the cause first
@@ -439,6 +441,7 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 	if snap.Problems = b.problemsLocked(e); len(snap.Problems) > 0 {
 		snap.Problem = snap.Problems[0].Problem
 	}
+	snap.setHeading(e.rejectedLocked(observation.QueueFull, observation.QueueTimeout, observation.Overload))
 	return snap
 }
 
