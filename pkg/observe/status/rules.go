@@ -349,8 +349,8 @@ func checkErrors(e *evidence) (m match, ok bool) {
 	}
 	return match{
 		confidence: high, since: e.onsetLocked(errorShare, failed, (*tally).responses),
-		numbers: fmt.Sprintf("%s of %s in %s failed with a 5xx status or a gRPC error",
-			percent(n, all), message.Count(all, "response"), e.period()),
+		numbers: fmt.Sprintf("%s of %s in %s were errors (5xx status or gRPC error)",
+			percent(n, all), message.Count(all, "application response"), e.period()),
 	}, true
 }
 

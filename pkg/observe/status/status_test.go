@@ -101,8 +101,8 @@ func TestWhyPrintsFailedRequests(t *testing.T) {
 		want                string
 	}{
 		{0, 3, "last 5 minutes: 3 requests, 3 failed\n"},
-		{2, 3, "last 5 minutes: 5 requests, 3 failed, 0 % errors\n"},
-		{2, 0, "last 5 minutes: 2 requests, 0 % errors\n"},
+		{2, 3, "last 5 minutes: 5 requests, 3 failed; 0 of 2 application responses were errors\n"},
+		{2, 0, "last 5 minutes: 2 requests, 0 failed; 0 of 2 application responses were errors\n"},
 	} {
 		b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 		for range c.responses {

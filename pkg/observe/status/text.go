@@ -196,12 +196,9 @@ func (s *snapshot) latestText() string {
 	if l.Requests == 0 {
 		return period + ": no requests"
 	}
-	line := fmt.Sprintf("%s: %s", period, message.Count(l.Requests, "request"))
-	if failed := l.Requests - l.Responses; failed > 0 {
-		line += fmt.Sprintf(", %d failed", failed)
-	}
+	line := fmt.Sprintf("%s: %s, %d failed", period, message.Count(l.Requests, "request"), l.Requests-l.Responses)
 	if l.Responses > 0 {
-		line += fmt.Sprintf(", %s errors", percent(l.Errors, l.Responses))
+		line += fmt.Sprintf("; %d of %s were errors", l.Errors, message.Count(l.Responses, "application response"))
 	}
 	if l.P50 > 0 {
 		line += fmt.Sprintf(", p50 %v, p99 %v, queue p99 %v", brief(inMilliseconds(l.P50)), brief(inMilliseconds(l.P99)), brief(inMilliseconds(l.QueuedP99)))
