@@ -118,6 +118,14 @@ func TestWhyPrintsFailedRequests(t *testing.T) {
 	}
 }
 
+func TestWhyPrintsAllNumbersOfLastMinutes(t *testing.T) {
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+	snap := b.snapshot()
+	snap.Latest = summary{Seconds: History.Seconds(), Requests: 1234567, Responses: 1134567, Errors: 1034567, P50: 1234, P99: 23456, QueuedP99: 1234}
+	harness.Contains(t, snap.text(), "\nlast 5 minutes: 1234567 requests, 100000 failed; 1034567 of 1134567 application\n"+
+		"  responses were errors\n  p50 1.2s, p99 23s, queue p99 1.2s\n")
+}
+
 // Previously, an overloaded sidecar showed a median of 0.1 ms while the app took 1 s, because rejected requests
 // were included.
 func TestLatencyExcludesRequestsWithoutResponse(t *testing.T) {

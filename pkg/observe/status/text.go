@@ -41,7 +41,7 @@ func (s *snapshot) text() string {
 	t.add(3, s.probesText()...)
 	t.add(2, s.loadText())
 	t.add(2, s.slotsText()...)
-	t.add(1, s.latestText())
+	t.add(3, s.latestText()...)
 	t.add(2, s.totalsText())
 	if s.TLS.Text != "" && !s.TLS.failed() {
 		t.add(2, "TLS: "+s.TLS.Text)
@@ -189,21 +189,22 @@ func (s *snapshot) slotsText() (all []string) {
 // maxRequest is the maximum number of characters of a method and a path.
 const maxRequest = 40
 
-// latestText returns the numbers of the last minutes.
-func (s *snapshot) latestText() string {
+// latestText returns a line for the requests of the last minutes, and a line for the response times.
+func (s *snapshot) latestText() (all []string) {
 	l := &s.Latest
 	period := lastPeriod(time.Duration(l.Seconds * float64(time.Second)))
 	if l.Requests == 0 {
-		return period + ": no requests"
+		return []string{period + ": no requests"}
 	}
 	line := fmt.Sprintf("%s: %s, %d failed", period, message.Count(l.Requests, "request"), l.Requests-l.Responses)
 	if l.Responses > 0 {
 		line += fmt.Sprintf("; %d of %s were errors", l.Errors, message.Count(l.Responses, "application response"))
 	}
+	all = append(all, line)
 	if l.P50 > 0 {
-		line += fmt.Sprintf(", p50 %v, p99 %v, queue p99 %v", brief(inMilliseconds(l.P50)), brief(inMilliseconds(l.P99)), brief(inMilliseconds(l.QueuedP99)))
+		all = append(all, fmt.Sprintf("  p50 %v, p99 %v, queue p99 %v", brief(inMilliseconds(l.P50)), brief(inMilliseconds(l.P99)), brief(inMilliseconds(l.QueuedP99))))
 	}
-	return line
+	return all
 }
 
 // totalsText returns the numbers of requests since the start.
