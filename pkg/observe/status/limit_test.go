@@ -49,10 +49,14 @@ func TestWhyPrintsRequestsWithSlots(t *testing.T) {
 	b := board(observation.Readiness{}, Drain{})
 	b.sources.Adaptive = func() (observation.LimitState, bool) { return observation.LimitState{}, true }
 	b.sources.Load = func() (int, int) { return 5, 0 }
-	b.sources.Slots = func() ([]observation.Holder, int) {
-		return []observation.Holder{{Method: "GET", Path: "/poll", Phase: "waiting", Since: time.Now().Add(time.Hour), Counted: "long"}}, 1
+	for phase, want := range map[observation.Phase]string{
+		observation.Dialling: "connecting", observation.Waiting: "no response", observation.Streaming: "streaming",
+	} {
+		b.sources.Slots = func() ([]observation.Holder, int) {
+			return []observation.Holder{{Method: "GET", Path: "/poll", Phase: phase.String(), Since: time.Now().Add(time.Hour), Counted: "long"}}, 1
+		}
+		harness.Contains(t, b.text(), "\n  oldest request: "+want+" for 0s (long), GET /poll\n  1 slot used by requests of disconnected clients\n")
 	}
-	harness.Contains(t, b.text(), "\n  oldest request: waiting for 0s (long), GET /poll\n  1 slot used by requests of disconnected clients\n")
 }
 
 // text returns the output of `queue-proxy why`.

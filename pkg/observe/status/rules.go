@@ -480,7 +480,7 @@ func checkQueue(e *evidence) (m match, ok bool) {
 func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	return func(e *evidence) (m match, ok bool) {
 		rate, top := e.rejectedLocked(reasons...)
-		return match{confidence: high, numbers: fmt.Sprintf("%.1f per second: %s", rate, top)}, rate > 0
+		return match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}, rate > 0
 	}
 }
 

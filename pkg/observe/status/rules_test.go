@@ -208,10 +208,10 @@ var ruleTests = []ruleTest{
 				b.Observe(refused(observation.QueueFull, time.Second))
 			}
 		})
-	}, "5.0 per second: queue-full", high, 9 * time.Second},
+	}, "5.0 requests per second rejected (queue-full)", high, 9 * time.Second},
 	{"memory budget", "memory", func(b *Board) {
 		b.sampled(10, func() { b.Observe(refused(observation.Overload, time.Second)) })
-	}, "1.0 per second: overload", high, 9 * time.Second},
+	}, "1.0 requests per second rejected (overload)", high, 9 * time.Second},
 	{"memory in use", "memory", func(b *Board) {
 		b.sources.Memory = func() (int64, int64) { return 9 << 20, 10 << 20 }
 	}, "9.0 MiB of 10.0 MiB", high, 0},

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
 // The maximum size of the output of `queue-proxy why`, which is the size of a terminal with 24 lines of 80 characters.
@@ -174,7 +175,7 @@ func (s *snapshot) loadText() string {
 func (s *snapshot) slotsText() (all []string) {
 	if len(s.Slots) > 0 {
 		h := &s.Slots[0]
-		line := fmt.Sprintf("oldest request: %s for %v", h.Phase, brief(s.Now.Sub(h.Since)))
+		line := fmt.Sprintf("oldest request: %s for %v", phaseText(h.Phase), brief(s.Now.Sub(h.Since)))
 		if s.Adaptive != nil {
 			line += " (" + h.Counted + ")"
 		}
@@ -184,6 +185,17 @@ func (s *snapshot) slotsText() (all []string) {
 		all = append(all, "  "+message.Count(s.Held, "slot")+" used by requests of disconnected clients")
 	}
 	return all
+}
+
+// phaseText returns the phase of a request with a slot as text. "waiting" could be read as waiting in the queue.
+func phaseText(phase string) string {
+	switch phase {
+	case observation.Dialling.String():
+		return "connecting"
+	case observation.Waiting.String():
+		return "no response"
+	}
+	return phase
 }
 
 // maxRequest is the maximum number of characters of a method and a path.
