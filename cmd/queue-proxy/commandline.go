@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
@@ -80,7 +81,7 @@ func parse(args []string) (commandLine, error) {
 	case errors.Is(err, flag.ErrHelp):
 		return commandLine{command: "help"}, nil
 	case err != nil:
-		return line, err
+		return line, suggestFlag(flags, err)
 	case *showVersion:
 		return commandLine{command: "version"}, nil
 	case name == "" && line.probe.given():
@@ -95,7 +96,7 @@ func parse(args []string) (commandLine, error) {
 	return line.parseCommand(flags.Args()[1:])
 }
 
-// parseCommand parses the arguments after the command. The command help ignores them.
+// parseCommand parses the arguments after the command. The argument of the command help is a command.
 func (line commandLine) parseCommand(args []string) (commandLine, error) {
 	flags := newFlags()
 	if line.command == "why" || line.command == "config" {
@@ -110,15 +111,35 @@ func (line commandLine) parseCommand(args []string) (commandLine, error) {
 	if line.command == "config" {
 		flags.BoolVar(&line.changed, "changed", false, "")
 	}
-	switch err := flags.Parse(args); {
+	err := flags.Parse(args)
+	rest := flags.Args()
+	switch {
 	case errors.Is(err, flag.ErrHelp):
 		line.command = "help"
+		return line, nil
 	case err != nil:
-		return line, fmt.Errorf("%s: %w", line.command, err)
-	case flags.NArg() > 0 && line.command != "help":
-		return line, fmt.Errorf("%s: unexpected argument %q", line.command, flags.Arg(0))
+		return line, fmt.Errorf("%s: %w", line.command, suggestFlag(flags, err))
+	case line.command == "help" && len(rest) > 0:
+		if !slices.Contains(commandNames(), rest[0]) {
+			return line, fmt.Errorf("help: %w", message.UnknownWord("command", rest[0], commandNames()))
+		}
+		rest = rest[1:]
+	}
+	if len(rest) > 0 {
+		return line, fmt.Errorf("%s: unexpected argument %q", line.command, rest[0])
 	}
 	return line, nil
+}
+
+// suggestFlag returns the error for an unknown flag with the name of a similar flag. Other errors are returned unchanged.
+func suggestFlag(flags *flag.FlagSet, err error) error {
+	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: ") // package flag has no error type for it
+	if !unknown {
+		return err
+	}
+	var known []string
+	flags.VisitAll(func(f *flag.Flag) { known = append(known, "-"+f.Name) })
+	return message.UnknownWord("flag", name, known)
 }
 
 // newFlags returns a flag set that does not print error messages.
