@@ -323,6 +323,8 @@ func (m *live) problem() string {
 		return "waiting for the first results"
 	case len(m.news.rows) == 0:
 		return "no sidecars found; the list of pods is updated every " + listInterval.String()
+	case len(m.rows) == 0:
+		return "no row matches"
 	}
 	return ""
 }

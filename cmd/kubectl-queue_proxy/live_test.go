@@ -197,6 +197,9 @@ func TestLiveShowsProblem(t *testing.T) {
 	harness.Contains(t, screen(m)[1], "list of pods: \ufffd[2Jforbidden")
 	m.Update(newsMsg{rows: manyRows(1), more: true})
 	harness.Contains(t, screen(m)[1], "more than 1000 sidecars")
+	m.Update(newsMsg{rows: manyRows(1)})
+	press(m, "/", "z", "enter")
+	harness.Contains(t, screen(m)[1], "filter: z   no row matches")
 	harness.Contains(t, screen(newLive(commandLine{}, "", nil))[1], "waiting for the first results")
 }
 

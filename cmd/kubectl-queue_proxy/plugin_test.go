@@ -257,6 +257,14 @@ func TestTopWithoutSidecarsReportsNamespace(t *testing.T) {
 	}
 }
 
+func TestTopReportsFilterWithoutMatch(t *testing.T) {
+	(&apiServer{pods: podItem("shop", "web-1", "")}).install(t)
+	stdout, stderr, code := ran(t, "top", "--filter", "zzz", "--interval", "1s")
+	if stdout != "" || stderr != "No row matches the filter \"zzz\".\n" || code != 0 {
+		t.Errorf("got %q, %q and %d, want a message about the filter", stdout, stderr, code)
+	}
+}
+
 func TestErrorsOfAPIServerArePrinted(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

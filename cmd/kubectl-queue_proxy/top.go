@@ -107,6 +107,10 @@ func (p *program) once(ctx context.Context, line commandLine, c *collector) erro
 	if line.output == "json" {
 		return plugin.WriteJSON(p.stdout, rows, time.Now())
 	}
+	if len(rows) == 0 && line.filter != "" {
+		fmt.Fprintf(p.stderr, "No row matches the filter %q.\n", line.filter)
+		return nil
+	}
 	return plugin.WriteText(p.stdout, rows, line.layout(false), time.Now())
 }
 
