@@ -133,7 +133,7 @@ func (line commandLine) parseCommand(args []string) (commandLine, error) {
 
 // suggestFlag returns the error for an unknown flag with the name of a similar flag. Other errors are returned unchanged.
 func suggestFlag(flags *flag.FlagSet, err error) error {
-	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: ") // package flag has no error type for it
+	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: ") // the error has no type
 	if !unknown {
 		return err
 	}

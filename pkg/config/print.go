@@ -65,8 +65,8 @@ func (c *Config) Values() iter.Seq2[string, string] {
 // value that was ignored or changed.
 func (c *Config) Warnings() []string { return slices.Clone(c.warnings) }
 
-// settingsToWrite returns all settings. If changedOnly is set, it omits the settings that no variable sets and that have
-// the value of [Default].
+// settingsToWrite returns all settings. If changedOnly is set, it omits a setting if its value is not from
+// the environment and is equal to the value in [Default].
 func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 	all := c.Settings()
 	if !changedOnly {

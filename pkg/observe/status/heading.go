@@ -33,7 +33,7 @@ func (s *snapshot) setHeading(rate float64, top observation.Reason) {
 	}
 }
 
-// level returns the level of the page. A ready pod that rejects requests because of the load is only a warning,
+// level returns the level of the page. If a ready pod rejects requests because of the load, the level is a warning,
 // because the pod responds to the other requests.
 func (s *snapshot) level() level {
 	serious := func(p problem) bool { return p.Confidence == high && p.Name != rejected && p.Name != exhausted }
@@ -48,7 +48,7 @@ func (s *snapshot) level() level {
 	return levelGood
 }
 
-// perSecond formats a rate. It has a decimal place only below 10.
+// perSecond formats a rate. If the rate is less than 10, the text contains one decimal place.
 func perSecond(rate float64) string {
 	if rate < 10 {
 		return fmt.Sprintf("%.1f", rate)
