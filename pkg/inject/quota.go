@@ -14,8 +14,17 @@ import (
 type Quota struct {
 	namespace        string
 	name             string
-	limitedResources []string // ResourceQuota: resources for which each container must set a limit
-	bounds           []bound  // LimitRange
+	limitedResources []string    // ResourceQuota: resources for which each container must set a limit
+	hard             []hardLimit // ResourceQuota
+	bounds           []bound     // LimitRange
+}
+
+// A hardLimit is the limit of a ResourceQuota for the sum of a resource in all pods.
+type hardLimit struct {
+	field    string // in spec.hard, for example requests.cpu
+	resource corev1.ResourceName
+	limits   bool // the quota limits the sum of the limits instead of the requests
+	amount   resource.Quantity
 }
 
 // A bound is the part of a LimitRange for one resource of each container. A nil field means no
@@ -33,7 +42,9 @@ func ReadQuota(object any) (_ Quota, ok bool) {
 	case groupOf(object) != "":
 		return q, false
 	case text(object, "kind") == "ResourceQuota":
-		q.limitedResources = wantedLimits(object)
+		if !hasOtherScope(object) {
+			q.limitedResources, q.hard = wantedLimits(object), hardLimitsOf(object)
+		}
 		return q, true
 	case text(object, "kind") == "LimitRange":
 		for _, l := range listAt(object, "spec", "limits") {
@@ -46,30 +57,58 @@ func ReadQuota(object any) (_ Quota, ok bool) {
 	return q, false
 }
 
+// hasOtherScope reports whether a ResourceQuota may not apply to the pods of servers because of its
+// scopes.
+func hasOtherScope(quota any) bool {
+	scopes := slices.Clone(listAt(quota, "spec", "scopes"))
+	for _, e := range listAt(quota, "spec", "scopeSelector", "matchExpressions") {
+		scopes = append(scopes, text(e, "scopeName"))
+	}
+	return slices.ContainsFunc(scopes, func(scope any) bool {
+		return scope != string(corev1.ResourceQuotaScopeNotTerminating) && scope != string(corev1.ResourceQuotaScopeNotBestEffort)
+	})
+}
+
 // wantedLimits returns the resources for which a ResourceQuota requires a limit of each container.
-// These can only be CPU and memory (pkg/quota/v1/evaluator/core in Kubernetes). Quotas with the
-// scope Terminating or BestEffort do not apply to pods of servers.
+// These can only be CPU and memory (pkg/quota/v1/evaluator/core in Kubernetes).
 func wantedLimits(quota any) []string {
-	scopes := listAt(quota, "spec", "scopes")
-	if slices.Contains(scopes, any("Terminating")) || slices.Contains(scopes, any("BestEffort")) {
+	return slices.DeleteFunc([]string{"cpu", "memory"}, func(name string) bool { return at(quota, "spec", "hard", "limits."+name) == nil })
+}
+
+// hardLimitsOf returns the limits of a ResourceQuota for the resources of pods and for their number.
+func hardLimitsOf(quota any) []hardLimit {
+	var all []hardLimit
+	add := func(field string, name corev1.ResourceName, limits bool) {
+		if amount := quantityAt(at(quota, "spec", "hard"), field); amount != nil {
+			all = append(all, hardLimit{field, name, limits, *amount})
+		}
+	}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		add(string(name), name, false) // the same as requests
+		add("requests."+string(name), name, false)
+		add("limits."+string(name), name, true)
+	}
+	add("pods", corev1.ResourcePods, false)
+	add("count/pods", corev1.ResourcePods, false)
+	return all
+}
+
+// quantityAt returns the quantity at a key of a map, or nil if there is no valid quantity.
+func quantityAt(node any, key string) *resource.Quantity {
+	amount := text(node, key)
+	if amount == "" || isShortQuantity(amount) != nil {
 		return nil
 	}
-	return slices.DeleteFunc([]string{"cpu", "memory"}, func(name string) bool { return at(quota, "spec", "hard", "limits."+name) == nil })
+	q, err := resource.ParseQuantity(amount)
+	if err != nil {
+		return nil
+	}
+	return &q
 }
 
 // boundsOf returns the bounds of one item of a LimitRange.
 func boundsOf(item any) []bound {
-	quantity := func(field, name string) *resource.Quantity {
-		amount := text(at(item, field), name)
-		if amount == "" || isShortQuantity(amount) != nil {
-			return nil
-		}
-		q, err := resource.ParseQuantity(amount)
-		if err != nil {
-			return nil
-		}
-		return &q
-	}
+	quantity := func(field, name string) *resource.Quantity { return quantityAt(at(item, field), name) }
 	var all []bound
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
 		maximum := quantity("max", name) // Kubernetes uses max as the default limit if there is no default
@@ -79,8 +118,8 @@ func boundsOf(item any) []bound {
 }
 
 // Unadmitted returns a warning for each requirement of the quotas that the injected pods violate.
-// The API server would reject these pods.
-func Unadmitted(pods Pods, quotas []Quota) []string {
+// The API server would reject these pods. template is the pod template before the injection.
+func Unadmitted(pods Pods, template any, quotas []Quota) []string {
 	var all []string
 	limited := map[string]bool{}
 	for name := range pods.Outcome.resources.Limits {
@@ -104,7 +143,97 @@ func Unadmitted(pods Pods, quotas []Quota) []string {
 			}
 		}
 	}
+	return append(all, exceeded(&pods.Outcome, template, quotas)...)
+}
+
+// exceeded returns a warning for each hard limit of the quotas that a single injected pod exceeds.
+func exceeded(out *Outcome, template any, quotas []Quota) []string {
+	var all []string
+	var pod *corev1.PodSpec // with the sidecar
+	for _, q := range quotas {
+		for _, h := range q.hard {
+			if pod == nil {
+				pod = withSidecar(template, out)
+			}
+			used := usage(pod, h)
+			if used.Cmp(h.amount) <= 0 {
+				continue
+			}
+			why := fmt.Sprintf("has the limit 0 for %s", h.field)
+			if h.resource != corev1.ResourcePods {
+				verb, option := "requests", "request"
+				if h.limits {
+					verb, option = "has a limit of", "limit"
+				}
+				why = fmt.Sprintf("has the limit %s for %s, but each pod with the sidecar %s %s; increase the quota, or set the option %s-%s", &h.amount, h.field, verb, &used, h.resource, option)
+			}
+			all = append(all, fmt.Sprintf("the API server will reject the pods: ResourceQuota %s %s", q.name, why))
+		}
+	}
 	return all
+}
+
+// withSidecar returns the resources of a pod after the injection.
+func withSidecar(template any, out *Outcome) *corev1.PodSpec {
+	pod := new(corev1.PodSpec)
+	if t, err := decodeTemplate(template); err == nil {
+		pod = &t.Spec
+	}
+	c := corev1.Container{Name: SidecarName, Resources: out.resources}
+	if out.native {
+		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		pod.InitContainers = append(pod.InitContainers, c)
+	} else {
+		pod.Containers = append(pod.Containers, c)
+	}
+	return pod
+}
+
+// usage returns the amount that a ResourceQuota counts for a pod at least. Init containers run one
+// after the other, and restartable init containers continue to run (PodRequests in
+// k8s.io/component-helpers/resource). Defaults of a LimitRange are not included.
+func usage(pod *corev1.PodSpec, h hardLimit) resource.Quantity {
+	if h.resource == corev1.ResourcePods {
+		return resource.MustParse("1")
+	}
+	if all := pod.Resources; all != nil {
+		from := all.Requests
+		if h.limits {
+			from = all.Limits
+		}
+		if amount, has := from[h.resource]; has {
+			return amount
+		}
+	}
+	var total, restartable, highest resource.Quantity
+	for _, c := range pod.InitContainers {
+		amount := amountOf(c.Resources, h)
+		during := restartable.DeepCopy()
+		during.Add(amount)
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			restartable = during.DeepCopy()
+		}
+		if during.Cmp(highest) > 0 {
+			highest = during
+		}
+	}
+	total = restartable
+	for _, c := range pod.Containers {
+		total.Add(amountOf(c.Resources, h))
+	}
+	if highest.Cmp(total) > 0 {
+		return highest
+	}
+	return total
+}
+
+// amountOf returns the request or the limit of a container. The API server sets a missing request to
+// the limit.
+func amountOf(r corev1.ResourceRequirements, h hardLimit) resource.Quantity {
+	if request, has := r.Requests[h.resource]; has && !h.limits {
+		return request
+	}
+	return r.Limits[h.resource]
 }
 
 // refuses returns the reason why a bound does not permit the resources of the sidecar, and the

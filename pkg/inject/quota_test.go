@@ -48,7 +48,7 @@ func TestQuotaViolationIsReported(t *testing.T) {
 			}
 		}
 		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), c.opts)
-		if got := Unadmitted(Pods{Namespace: c.namespace, Outcome: out}, quotas); len(got) != c.want {
+		if got := Unadmitted(Pods{Namespace: c.namespace, Outcome: out}, nil, quotas); len(got) != c.want {
 			t.Errorf("%s: got %q, want %d warnings", fmt.Sprint(c.namespace, c.opts, c.objects), got, c.want)
 		}
 	}
@@ -57,8 +57,54 @@ func TestQuotaViolationIsReported(t *testing.T) {
 // With pod-level resources, a quota does not require limits for each container.
 func TestPodLevelResourcesSatisfyQuota(t *testing.T) {
 	q, _ := ReadQuota(parse(t, `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q"},"spec":{"hard":{"limits.memory":"1Gi"}}}`))
-	out := Inject(parse(t, `{"metadata":{},"spec":{"resources":{"limits":{"memory":"1Gi"}},"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), nil)
-	if got := Unadmitted(Pods{Outcome: out}, []Quota{q}); len(got) > 0 {
+	template := parse(t, `{"metadata":{},"spec":{"resources":{"limits":{"memory":"1Gi"}},"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`)
+	out := Inject(template, nil)
+	if got := Unadmitted(Pods{Outcome: out}, template, []Quota{q}); len(got) > 0 {
 		t.Errorf("got %q, want no warning", got)
+	}
+}
+
+// A ResourceQuota rejects each pod that exceeds the quota without other pods.
+func TestPodThatExceedsQuotaIsReported(t *testing.T) {
+	const one = `[{"name":"a","ports":[{"containerPort":8080}],"resources":{"requests":{"cpu":"1"},"limits":{"cpu":"1","memory":"1Gi"}}}]`
+	const (
+		inits    = `"initContainers":[{"name":"i","resources":{"requests":{"cpu":"2"}}}],`
+		proxies  = `"initContainers":[{"name":"r","restartPolicy":"Always","resources":{"requests":{"cpu":"1"}}},{"name":"i","resources":{"requests":{"cpu":"1.1"}}}],`
+		podLevel = `"resources":{"requests":{"cpu":"3"}},`
+	)
+	for _, c := range []struct {
+		pod  string // other fields of the pod
+		opts Options
+		spec string // of the quota
+		want string // in the warning; "" if there is none
+	}{
+		{"", nil, `"hard":{"requests.cpu":"1"}`, "has the limit 1 for requests.cpu, but each pod with the sidecar requests 1025m; increase the quota, or set the option cpu-request"},
+		{"", nil, `"hard":{"cpu":"1"}`, "requests 1025m"},
+		{"", Options{"mode": "native"}, `"hard":{"cpu":1}`, "requests 1025m"},
+		{"", nil, `"hard":{"cpu":"1025m"}`, ""},
+		{"", nil, `"hard":{"memory":"1Gi"}`, "requests 1056Mi"}, // the request of the container is its limit
+		{"", nil, `"hard":{"requests.memory":"1056Mi"}`, ""},
+		{"", Options{"memory-limit": "64Mi", "cpu-limit": "1"}, `"hard":{"limits.memory":"1Gi","limits.cpu":"2"}`, "has a limit of 1088Mi; increase the quota, or set the option memory-limit"},
+		{"", Options{"ephemeral-storage-request": "2Gi"}, `"hard":{"requests.ephemeral-storage":"1Gi"}`, "requests 2Gi"},
+		{"", nil, `"hard":{"pods":"0"}`, "ResourceQuota q has the limit 0 for pods"},
+		{"", nil, `"hard":{"count/pods":"0"}`, "limit 0 for count/pods"},
+		{"", nil, `"hard":{"pods":"1"}`, ""},
+		{inits, nil, `"hard":{"cpu":"1.5"}`, "requests 2"},
+		{inits, nil, `"hard":{"cpu":"2"}`, ""},
+		{proxies, nil, `"hard":{"cpu":"2"}`, "requests 2100m"},
+		{proxies, Options{"mode": "native"}, `"hard":{"cpu":"2100m"}`, ""},
+		{podLevel, nil, `"hard":{"cpu":"2"}`, "requests 3"},
+		{podLevel, nil, `"hard":{"cpu":"3"}`, ""},
+		{"", nil, `"scopes":["NotTerminating","NotBestEffort"],"hard":{"pods":"0"}`, "limit 0"},
+		{"", nil, `"scopes":["BestEffort"],"hard":{"pods":"0"}`, ""},
+		{"", nil, `"scopeSelector":{"matchExpressions":[{"scopeName":"PriorityClass","operator":"In","values":["high"]}]},"hard":{"pods":"0"}`, ""},
+		{"", nil, `"hard":{"cpu":"1e99999999","memory":"many","pods":-1}`, "limit 0"},
+	} {
+		q, _ := ReadQuota(parse(t, `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q"},"spec":{`+c.spec+`}}`))
+		template := parse(t, `{"metadata":{},"spec":{`+c.pod+`"containers":`+one+`}}`)
+		got := strings.Join(Unadmitted(Pods{Outcome: Inject(template, c.opts)}, template, []Quota{q}), "\n")
+		if !strings.Contains(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%s %v %s: got %q, want %q", c.pod, c.opts, c.spec, got, c.want)
+		}
 	}
 }

@@ -368,7 +368,7 @@ func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 		warnOfIgnoredOptions(r, object)
 		pods := inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: r.facts.labels, Outcome: r.Outcome}
 		if r.Verdict == inject.Injected {
-			warnings := inject.Unadmitted(pods, f.quotasIn(r.Namespace))
+			warnings := inject.Unadmitted(pods, template, f.quotasIn(r.Namespace))
 			r.Rejected = len(warnings) > 0
 			r.Warnings = append(r.Warnings, warnings...)
 		}
