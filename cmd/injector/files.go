@@ -28,8 +28,9 @@ type input struct {
 // cluster is about half as long.
 const maxInput = 128 << 20
 
-// maxSmallInput is the length of all files in bytes up to which memory is not limited.
-const maxSmallInput = 1 << 20
+// maxSmallInput is the length of all files in bytes up to which memory is not limited. The pods of a
+// list on one line can be 300 bytes long, and need 80 KB each.
+const maxSmallInput = 128 << 10
 
 // sizeOf returns the length of all files in bytes.
 func sizeOf(inputs []input) int {

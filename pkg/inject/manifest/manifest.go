@@ -761,6 +761,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	if err != nil {
 		return false, err
 	}
+	d.node = nil // not required while the new text is decoded, which needs most memory
 	if err := d.setText(text, want); err != nil {
 		return false, fmt.Errorf("encode document: %w", err)
 	}
@@ -794,14 +795,17 @@ func (d *document) editText(changes []inject.Change) ([]byte, error) {
 	return newSplicer(d.text, d.node, e).run(d.node)
 }
 
-// encode returns the text of the document after the changes, encoded again.
+// encode returns the text of the document after the changes, encoded again. It changes the nodes of
+// a JSON document, because a copy of the nodes would need much memory.
 func (d *document) encode(changes []inject.Change) ([]byte, error) {
 	isJSON := !isBlockStyle(d.node)
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
 	if !isJSON {
 		_ = yaml.Unmarshal(d.text, doc) // with the comments, and the nodes may be partially changed
 	}
-	doc = expand(doc)
+	if !json.Valid(d.text) {
+		doc = expand(doc)
+	}
 	for _, c := range changes {
 		edit{}.apply(doc.Content[0], c)
 	}
