@@ -220,7 +220,7 @@ be changed with 'injector inject --step=services'.
 Exit codes:
   0  All Services can be changed.
   1  A Service cannot be changed, or the input contains no Service for the injected pods.
-  2  An error occurred.
+  2  A document is invalid, or another error occurred.
 `,
 		Example: `  kubectl get pods,services -o json | injector status`,
 		RunE:    func(*cobra.Command, []string) error { return c.status(f) },

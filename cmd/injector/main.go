@@ -114,9 +114,18 @@ func (c *command) status(f *fileFlags) error {
 	if err != nil {
 		return err
 	}
-	all := manifest.Status(files)
-	if len(all) == 0 {
+	all, results := manifest.Status(files)
+	switch {
+	case codeOf(results) != done:
+		c.report(results, true)
+		c.code = failed
+		return nil
+	case len(results) == 0:
+		printLine(c.stderr, "0 objects")
+	case isManifest(results):
 		printLine(c.stderr, "the input must contain the pods and Services of a cluster, not manifests: kubectl get pods,services -o json | injector status")
+	}
+	if len(all) == 0 {
 		c.code = differs
 	}
 	if f.output == "json" {
@@ -143,6 +152,12 @@ func (c *command) status(f *fileFlags) error {
 		}
 	}
 	return nil
+}
+
+// isManifest reports whether the objects contain workloads, but no pods.
+func isManifest(results []*manifest.Result) bool {
+	isPod := func(r *manifest.Result) bool { return r.Kind == "Pod" }
+	return slices.ContainsFunc(results, (*manifest.Result).HasPods) && !slices.ContainsFunc(results, isPod)
 }
 
 // A rollout is the JSON output for one Service. The fields are stable.

@@ -112,6 +112,31 @@ func TestStatusOfManifestsPrintsHint(t *testing.T) {
 	harness.Contains(t, report, "kubectl get pods,services -o json | injector status")
 }
 
+func TestStatusWithoutSidecarsPrintsNoHint(t *testing.T) {
+	const pod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","labels":{"app":"web"}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`
+	const service = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"web"},"spec":{"selector":{"app":"web"},"ports":[{"port":80}]}}`
+	for in, want := range map[string]string{
+		`{"apiVersion":"v1","kind":"List","items":[` + pod + "," + service + `]}`: "",
+		`{"apiVersion":"v1","kind":"List","items":[]}`:                            "0 objects\n",
+		pod: "", service: "", "": "0 objects\n",
+	} {
+		out, report, code := injector(t, "status", in)
+		harness.Equal(t, report, want, in)
+		harness.Equal(t, out, "no Service selects a pod with a sidecar\n", in)
+		harness.Equal(t, code, differs, in, "exit code")
+	}
+}
+
+func TestStatusReportsInvalidDocuments(t *testing.T) {
+	for _, in := range []string{"\xff\xfea\x00", "kind: Pod\nmetadata:\n\tname: web\n", "kind: Pod\nmetadata: {name: \xff}\n"} {
+		_, want, _ := injector(t, "inject", in)
+		out, report, code := injector(t, "status", in)
+		harness.Equal(t, out, "", in)
+		harness.Equal(t, report, want, in)
+		harness.Equal(t, code, failed, in, "exit code")
+	}
+}
+
 func TestEmptyInputIsReported(t *testing.T) {
 	for _, command := range []string{"inject", "uninject", "explain"} {
 		_, report, code := injector(t, command, "# nothing\n")

@@ -96,6 +96,9 @@ type facts struct {
 // for the results of [Uninject].
 func (r *Result) Advice() []string { return r.facts.advice }
 
+// HasPods reports whether the object is a pod or has a pod template.
+func (r *Result) HasPods() bool { return r.facts.hasPods }
+
 // Object returns the kind, namespace and name of the object, for example "Deployment shop/web".
 func (r *Result) Object() string {
 	name := r.Name

@@ -19,10 +19,11 @@ type Rollout struct {
 
 // Status returns the progress for each Service in the files, so that the user knows when to rewrite
 // the Service: see [inject.Services]. The files contain the pods of a cluster in the output format
-// of kubectl get. Services without injected pods are omitted.
-func Status(files []*File) []Rollout {
+// of kubectl get. Services without injected pods are omitted. Status also returns the results for all
+// objects. A document that cannot be parsed has a result with the verdict refused.
+func Status(files []*File) (all []Rollout, results []*Result) {
 	defer retain(files)()
-	results := list(files, (*document).listFacts)
+	results = list(files, (*document).listFacts)
 	places := map[*Result]int{}
 	for i, r := range results {
 		places[r] = i
@@ -52,13 +53,12 @@ func Status(files []*File) []Rollout {
 		}
 		rollouts[places[r]] = rolloutOf(r, object, possible)
 	}, nil)
-	var all []Rollout
 	for _, r := range rollouts {
 		if r != nil {
 			all = append(all, *r)
 		}
 	}
-	return all
+	return all, results
 }
 
 // A livePod is a pod of a cluster that is not terminated.
