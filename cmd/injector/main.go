@@ -79,17 +79,17 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	} else {
 		results = manifest.Inject(files, c.options, inject.Step(f.step))
 	}
+	if !uninject && f.output != "diff" { // a difference does not start pods
+		if err := requireImage(results); err != nil {
+			return err
+		}
+	}
 	c.report(results, f.quiet)
 	if c.code = codeOf(results); c.code != done {
 		if f.onRefusal == "fail" {
 			return nil
 		}
 		c.code = partial
-	}
-	if !uninject && f.output != "diff" { // a difference does not start pods
-		if err := requireImage(results); err != nil {
-			return err
-		}
 	}
 	if f.inPlace || f.outputDir != "" {
 		return writeFiles(f.outputDir, inputs, files)

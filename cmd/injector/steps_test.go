@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -134,6 +135,15 @@ func TestStatusReportsInvalidDocuments(t *testing.T) {
 		harness.Equal(t, out, "", in)
 		harness.Equal(t, report, want, in)
 		harness.Equal(t, code, failed, in, "exit code")
+	}
+}
+
+func TestMissingImageIsTheOnlyMessage(t *testing.T) {
+	var report strings.Builder
+	code := run([]string{"inject"}, nil, strings.NewReader(goodPod+"\n---\n"+goodPod), io.Discard, &report)
+	harness.Equal(t, code, failed, "exit code")
+	if strings.Contains(report.String(), "injected") || !strings.Contains(report.String(), "image: not set") {
+		t.Errorf("got %q, want only the error for the image", report.String())
 	}
 }
 
