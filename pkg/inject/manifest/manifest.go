@@ -112,8 +112,8 @@ func (r *Result) Object() string {
 // Uninject contain the errors of the documents.
 func Parse(name string, text []byte) *File {
 	f := &File{Name: name}
-	if isUTF16(text) { // the editor of the text only supports UTF-8
-		f.documents = []*document{{file: name, line: 1, text: text, err: errUTF16}}
+	if err := checkEncoding(text); err != nil { // the editor of the text only supports UTF-8
+		f.documents = []*document{{file: name, line: 1, text: text, err: err}}
 		return f
 	}
 	line := 1
@@ -127,7 +127,7 @@ func Parse(name string, text []byte) *File {
 // decode sets the node and the value of the document. It sets err if the document is invalid. The
 // caller calls release after use.
 func (d *document) decode() {
-	if d.node != nil || errors.Is(d.err, errUTF16) {
+	if d.node != nil || errors.Is(d.err, errUTF16) || errors.Is(d.err, errUTF32) {
 		return
 	}
 	d.node, d.value, d.err = read(d.text)
@@ -173,17 +173,28 @@ func retain(files []*File) (release func()) {
 // Errors for files that are not manifests.
 var (
 	errUTF16        = errors.New("the file is encoded in UTF-16; convert it to UTF-8, for example with iconv -f UTF-16 -t UTF-8")
+	errUTF32        = errors.New("the file is encoded in UTF-32; convert it to UTF-8, for example with iconv -f UTF-32 -t UTF-8")
 	errHelmTemplate = errors.New("the document is a Helm template ({{ ... }}); inject the output of helm template instead, or use the injector as a post-renderer")
 )
 
-// isUTF16 reports whether a file begins with a UTF-16 byte order mark or with a UTF-16 encoded
-// ASCII character.
-func isUTF16(text []byte) bool {
+// checkEncoding returns an error for a file that begins with a byte order mark or an ASCII character
+// in UTF-16 or UTF-32.
+func checkEncoding(text []byte) error {
+	if len(text) >= 4 {
+		mark := string(text[:4])
+		ascii := strings.Trim(mark, "\x00")
+		if mark == "\xff\xfe\x00\x00" || mark == "\x00\x00\xfe\xff" || len(ascii) == 1 && (mark[0] != 0 || mark[3] != 0) {
+			return errUTF32
+		}
+	}
 	if len(text) < 2 {
-		return false
+		return nil
 	}
 	a, b := text[0], text[1]
-	return a == 0xFE && b == 0xFF || a == 0xFF && b == 0xFE || (a == 0) != (b == 0)
+	if a == 0xFE && b == 0xFF || a == 0xFF && b == 0xFE || (a == 0) != (b == 0) {
+		return errUTF16
+	}
+	return nil
 }
 
 // isHelmTemplate reports whether a text contains an action of a Go template. A program or an archive

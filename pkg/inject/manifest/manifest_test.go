@@ -514,14 +514,19 @@ func TestErrorOfDocumentIsReportedForFirstObject(t *testing.T) {
 
 func TestUnreadableFileErrorStatesItsFormat(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
-	var little, big []byte
+	var little, big, little32, big32 []byte
 	for _, b := range []byte(pod) {
 		little, big = append(little, b, 0), append(big, 0, b)
+		little32, big32 = append(little32, b, 0, 0, 0), append(big32, 0, 0, 0, b)
 	}
 	for name, c := range map[string]struct{ text, want string }{
 		"UTF-16 with a byte order mark":    {"\xff\xfe" + string(little), "UTF-16"},
 		"UTF-16 with the other byte order": {"\xfe\xff" + string(big), "UTF-16"},
 		"UTF-16 without a byte order mark": {string(little), "iconv"},
+		"UTF-32 with a byte order mark":    {"\xff\xfe\x00\x00" + string(little32), "UTF-32 -t"},
+		"UTF-32 with the other byte order": {"\x00\x00\xfe\xff" + string(big32), "UTF-32 -t"},
+		"UTF-32 without a byte order mark": {string(little32), "UTF-32 -t"},
+		"UTF-32 with big-endian bytes":     {string(big32), "UTF-32 -t"},
 		"a key after a tab":                {strings.Replace(pod, "metadata: {name: web}", "metadata:\n\tname: web", 1), "replace the tabs"},
 		"a tab on a line after spaces":     {strings.Replace(pod, "metadata: {name: web}", "metadata:\n  name: web\n\tlabels: {a: b}", 1), "replace the tabs"},
 		"a tab in a value and a bad token": {strings.Replace(pod, "metadata: {name: web}", "a: |\n  x\n  \ty\nmetadata: @", 1), "cannot start any token"},
