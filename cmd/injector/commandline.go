@@ -94,7 +94,12 @@ func (c *command) optionFlags(cmd *cobra.Command) {
 	settings := ""
 	for _, o := range inject.Table() {
 		usage := strings.ReplaceAll(o.Text, "`", "")
-		if o.Default != "" {
+		switch {
+		case o.Name == "image" && cmd.Name() == "inject":
+			usage += " (required unless --output=diff)"
+		case o.Name == "image" && cmd.Name() == "serve":
+			usage += " (required)"
+		case o.Default != "":
 			usage += " (default " + o.Default + ")"
 		}
 		cmd.Flags().Func(o.Name, usage, func(text string) error {

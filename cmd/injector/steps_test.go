@@ -147,6 +147,16 @@ func TestMissingImageIsTheOnlyMessage(t *testing.T) {
 	}
 }
 
+func TestHelpDoesNotPrintDefaultOfRequiredImage(t *testing.T) {
+	for command, want := range map[string]string{"inject": "(required unless --output=diff)", "serve": "(required)"} {
+		out, _, _ := injector(t, command, "", "--help")
+		harness.Contains(t, out, want)
+		if strings.Contains(out, "(default queue-proxy:dev)") {
+			t.Errorf("%s: got a default for the image in\n%s", command, out)
+		}
+	}
+}
+
 func TestEmptyInputIsReported(t *testing.T) {
 	for _, command := range []string{"inject", "uninject", "explain"} {
 		_, report, code := injector(t, command, "# nothing\n")
