@@ -387,3 +387,9 @@ func TestUnreachableServerReturnsError(t *testing.T) {
 		t.Errorf("got %v, %v, want an error", report, err)
 	}
 }
+
+func TestMissingNamespaceIsReported(t *testing.T) {
+	f := newServer(t)
+	harness.Equal(t, strings.Join(f.problems(t, Options{Namespace: "nope"}), "\n"), "error: namespace nope does not exist")
+	harness.Equal(t, strings.Join(f.problems(t, Options{Namespace: "shop"}), "\n"), "")
+}

@@ -179,6 +179,9 @@ func (r *run) read() (map[string]*namespaceContent, error) {
 		}
 		return all, r.list("/api/v1/services", nil, addService)
 	}
+	if _, exists := r.namespaces[r.options.Namespace]; r.options.Namespace != "" && len(r.namespaces) > 0 && !exists {
+		return nil, fmt.Errorf("namespace %s does not exist", r.options.Namespace)
+	}
 	names := []string{r.options.Namespace}
 	if r.options.Namespace == "" {
 		var err error
