@@ -68,11 +68,7 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	if err != nil {
 		return err
 	}
-	percent := 400 // fewer garbage collections reduce the run time of the short process by one third
-	if sizeOf(inputs) >= maxSmallInput {
-		percent = 50 // limits the memory to 1.5 times the live heap
-	}
-	defer debug.SetGCPercent(debug.SetGCPercent(percent))
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent(sizeOf(inputs))))
 	var results []*manifest.Result
 	if uninject {
 		results = manifest.Uninject(files)
@@ -95,6 +91,14 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 		return writeFiles(f.outputDir, inputs, files)
 	}
 	return c.print(f.output, inputs, files)
+}
+
+// gcPercent returns the GC percentage for files with a total length of size bytes.
+func gcPercent(size int) int {
+	if size < maxSmallInput {
+		return 400 // fewer garbage collections reduce the run time of the short process by one third
+	}
+	return 50 // limits the memory to 1.5 times the live heap
 }
 
 // requireImage returns an error if a pod was injected with the placeholder image, because such a

@@ -134,3 +134,9 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 		t.Errorf("temporary files were not removed: %q (%v)", left, err)
 	}
 }
+
+// A list of 500 Deployments on one line is 160 KB long and needs 40 MB of live heap.
+func TestMemoryIsLimitedForListOf500Deployments(t *testing.T) {
+	harness.Equal(t, gcPercent(160_000), 50, "GC percentage")
+	harness.Equal(t, gcPercent(10_000), 400, "GC percentage for a small file")
+}
