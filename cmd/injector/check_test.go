@@ -47,7 +47,7 @@ func TestExplainReturnsErrorIfQuotaRejectsPods(t *testing.T) {
 	out, _, code = injector(t, "explain", goodPod+"\n---\n"+quota, "--memory-limit=64Mi")
 	harness.Equal(t, code, done, out, "exit code")
 	out, _, code = injector(t, "explain", goodPod+"\n---\n"+strings.Replace(quota, `"limits.memory":"1Gi"`, `"requests.cpu":"20m"`, 1))
-	harness.Contains(t, out, "ResourceQuota q has the limit 20m for requests.cpu, but each pod with the sidecar requests 25m")
+	harness.Contains(t, out, "ResourceQuota q permits at most 20m of requests.cpu, but the pod with the sidecar requests 25m")
 	harness.Equal(t, code, failed, "exit code")
 }
 

@@ -57,8 +57,8 @@ func ReadQuota(object any) (_ Quota, ok bool) {
 	return q, false
 }
 
-// hasOtherScope reports whether a ResourceQuota may not apply to the pods of servers because of its
-// scopes.
+// hasOtherScope reports whether a ResourceQuota has a scope that does not include the pods of all
+// servers.
 func hasOtherScope(quota any) bool {
 	scopes := slices.Clone(listAt(quota, "spec", "scopes"))
 	for _, e := range listAt(quota, "spec", "scopeSelector", "matchExpressions") {
@@ -75,7 +75,7 @@ func wantedLimits(quota any) []string {
 	return slices.DeleteFunc([]string{"cpu", "memory"}, func(name string) bool { return at(quota, "spec", "hard", "limits."+name) == nil })
 }
 
-// hardLimitsOf returns the limits of a ResourceQuota for the resources of pods and for their number.
+// hardLimitsOf returns the limits of a ResourceQuota for the resources and the number of pods.
 func hardLimitsOf(quota any) []hardLimit {
 	var all []hardLimit
 	add := func(field string, name corev1.ResourceName, limits bool) {
@@ -159,13 +159,14 @@ func exceeded(out *Outcome, template any, quotas []Quota) []string {
 			if used.Cmp(h.amount) <= 0 {
 				continue
 			}
-			why := fmt.Sprintf("has the limit 0 for %s", h.field)
-			if h.resource != corev1.ResourcePods {
-				verb, option := "requests", "request"
-				if h.limits {
-					verb, option = "has a limit of", "limit"
-				}
-				why = fmt.Sprintf("has the limit %s for %s, but each pod with the sidecar %s %s; increase the quota, or set the option %s-%s", &h.amount, h.field, verb, &used, h.resource, option)
+			var why string
+			switch {
+			case h.resource == corev1.ResourcePods:
+				why = "permits no pods"
+			case h.limits:
+				why = fmt.Sprintf("permits at most %s of %s, but the limit of the pod with the sidecar is %s; increase the quota, or set the option %s-limit", &h.amount, h.field, &used, h.resource)
+			default:
+				why = fmt.Sprintf("permits at most %s of %s, but the pod with the sidecar requests %s; increase the quota, or set the option %s-request", &h.amount, h.field, &used, h.resource)
 			}
 			all = append(all, fmt.Sprintf("the API server will reject the pods: ResourceQuota %s %s", q.name, why))
 		}
@@ -189,9 +190,9 @@ func withSidecar(template any, out *Outcome) *corev1.PodSpec {
 	return pod
 }
 
-// usage returns the amount that a ResourceQuota counts for a pod at least. Init containers run one
+// usage returns the minimum amount of a resource that a ResourceQuota counts for a pod. Init containers run one
 // after the other, and restartable init containers continue to run (PodRequests in
-// k8s.io/component-helpers/resource). Defaults of a LimitRange are not included.
+// k8s.io/component-helpers/resource). The result does not include the defaults of a LimitRange.
 func usage(pod *corev1.PodSpec, h hardLimit) resource.Quantity {
 	if h.resource == corev1.ResourcePods {
 		return resource.MustParse("1")

@@ -64,7 +64,7 @@ func TestPodLevelResourcesSatisfyQuota(t *testing.T) {
 	}
 }
 
-// A ResourceQuota rejects each pod that exceeds the quota without other pods.
+// The API server rejects a pod if the pod requests more than the ResourceQuota permits for all pods.
 func TestPodThatExceedsQuotaIsReported(t *testing.T) {
 	const one = `[{"name":"a","ports":[{"containerPort":8080}],"resources":{"requests":{"cpu":"1"},"limits":{"cpu":"1","memory":"1Gi"}}}]`
 	const (
@@ -78,16 +78,16 @@ func TestPodThatExceedsQuotaIsReported(t *testing.T) {
 		spec string // of the quota
 		want string // in the warning; "" if there is none
 	}{
-		{"", nil, `"hard":{"requests.cpu":"1"}`, "has the limit 1 for requests.cpu, but each pod with the sidecar requests 1025m; increase the quota, or set the option cpu-request"},
+		{"", nil, `"hard":{"requests.cpu":"1"}`, "permits at most 1 of requests.cpu, but the pod with the sidecar requests 1025m; increase the quota, or set the option cpu-request"},
 		{"", nil, `"hard":{"cpu":"1"}`, "requests 1025m"},
 		{"", Options{"mode": "native"}, `"hard":{"cpu":1}`, "requests 1025m"},
 		{"", nil, `"hard":{"cpu":"1025m"}`, ""},
 		{"", nil, `"hard":{"memory":"1Gi"}`, "requests 1056Mi"}, // the request of the container is its limit
 		{"", nil, `"hard":{"requests.memory":"1056Mi"}`, ""},
-		{"", Options{"memory-limit": "64Mi", "cpu-limit": "1"}, `"hard":{"limits.memory":"1Gi","limits.cpu":"2"}`, "has a limit of 1088Mi; increase the quota, or set the option memory-limit"},
+		{"", Options{"memory-limit": "64Mi", "cpu-limit": "1"}, `"hard":{"limits.memory":"1Gi","limits.cpu":"2"}`, "the limit of the pod with the sidecar is 1088Mi; increase the quota, or set the option memory-limit"},
 		{"", Options{"ephemeral-storage-request": "2Gi"}, `"hard":{"requests.ephemeral-storage":"1Gi"}`, "requests 2Gi"},
-		{"", nil, `"hard":{"pods":"0"}`, "ResourceQuota q has the limit 0 for pods"},
-		{"", nil, `"hard":{"count/pods":"0"}`, "limit 0 for count/pods"},
+		{"", nil, `"hard":{"pods":"0"}`, "ResourceQuota q permits no pods"},
+		{"", nil, `"hard":{"count/pods":"0"}`, "permits no pods"},
 		{"", nil, `"hard":{"pods":"1"}`, ""},
 		{inits, nil, `"hard":{"cpu":"1.5"}`, "requests 2"},
 		{inits, nil, `"hard":{"cpu":"2"}`, ""},
@@ -95,10 +95,10 @@ func TestPodThatExceedsQuotaIsReported(t *testing.T) {
 		{proxies, Options{"mode": "native"}, `"hard":{"cpu":"2100m"}`, ""},
 		{podLevel, nil, `"hard":{"cpu":"2"}`, "requests 3"},
 		{podLevel, nil, `"hard":{"cpu":"3"}`, ""},
-		{"", nil, `"scopes":["NotTerminating","NotBestEffort"],"hard":{"pods":"0"}`, "limit 0"},
+		{"", nil, `"scopes":["NotTerminating","NotBestEffort"],"hard":{"pods":"0"}`, "permits no pods"},
 		{"", nil, `"scopes":["BestEffort"],"hard":{"pods":"0"}`, ""},
 		{"", nil, `"scopeSelector":{"matchExpressions":[{"scopeName":"PriorityClass","operator":"In","values":["high"]}]},"hard":{"pods":"0"}`, ""},
-		{"", nil, `"hard":{"cpu":"1e99999999","memory":"many","pods":-1}`, "limit 0"},
+		{"", nil, `"hard":{"cpu":"1e99999999","memory":"many","pods":-1}`, "permits no pods"},
 	} {
 		q, _ := ReadQuota(parse(t, `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q"},"spec":{`+c.spec+`}}`))
 		template := parse(t, `{"metadata":{},"spec":{`+c.pod+`"containers":`+one+`}}`)

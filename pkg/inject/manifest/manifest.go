@@ -775,7 +775,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	if err != nil {
 		return false, err
 	}
-	d.node = nil // not required while the new text is decoded, which needs most memory
+	d.node = nil // reduces the peak memory: setText decodes the new text
 	if err := d.setText(text, want); err != nil {
 		return false, fmt.Errorf("encode document: %w", err)
 	}
@@ -810,7 +810,7 @@ func (d *document) editText(changes []inject.Change) ([]byte, error) {
 }
 
 // encode returns the text of the document after the changes, encoded again. It changes the nodes of
-// a JSON document, because a copy of the nodes would need much memory.
+// a JSON document, because a copy would increase the peak memory.
 func (d *document) encode(changes []inject.Change) ([]byte, error) {
 	isJSON := !isBlockStyle(d.node)
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
