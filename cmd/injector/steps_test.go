@@ -142,7 +142,7 @@ func TestMissingImageIsTheOnlyMessage(t *testing.T) {
 	var report strings.Builder
 	code := run([]string{"inject"}, nil, strings.NewReader(goodPod+"\n---\n"+goodPod), io.Discard, &report)
 	harness.Equal(t, code, failed, "exit code")
-	if strings.Contains(report.String(), "injected") || !strings.Contains(report.String(), "image: not set") {
+	if strings.Contains(report.String(), "injected") || !strings.Contains(report.String(), "the image is required") {
 		t.Errorf("got %q, want only the error for the image", report.String())
 	}
 }

@@ -322,7 +322,7 @@ func (m *live) problem() string {
 	case !m.known:
 		return "waiting for the first results"
 	case len(m.news.rows) == 0:
-		return "no sidecars found; the list of pods is updated every " + listInterval.String()
+		return "no sidecars found; checking again in " + listInterval.String()
 	case len(m.rows) == 0:
 		return "no row matches"
 	}

@@ -374,8 +374,8 @@ func settings(text string) ([]config.EnvVar, error) {
 
 // Errors for the image of the sidecar. The images in deploy/ have a digest of zeros.
 var (
-	errNoImage    = errors.New("image: not set; set --image to an image that the nodes can pull (for example registry.example/queue-proxy:1) or to the result of make image (queue-proxy:dev)")
-	errZeroDigest = errors.New("image: the digest consists of zeros; set the option image to another image")
+	errNoImage    = errors.New("the image is required, for example --image registry.example/queue-proxy:1")
+	errZeroDigest = errors.New("the digest of the image consists of zeros; use the digest of a real image")
 )
 
 // CheckImage returns an error if the options contain no image, or an image whose digest consists of

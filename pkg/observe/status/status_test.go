@@ -118,7 +118,7 @@ func TestWhyPrintsFailedRequests(t *testing.T) {
 	}
 }
 
-func TestWhyPrintsResponseTimesOnSeparateLine(t *testing.T) {
+func TestWhyPrintsResponseTimes(t *testing.T) {
 	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	snap := b.snapshot()
 	snap.Latest = summary{Seconds: History.Seconds(), Requests: 1234567, Responses: 1134567, Errors: 1034567, P50: 1234, P99: 23456, QueuedP99: 1234}

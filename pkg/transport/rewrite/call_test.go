@@ -9,7 +9,7 @@ import (
 )
 
 // HPACK can encode the field in a few bytes, so that the memory of the received header section is small.
-func TestLongForwardedForIsChargedAndReleased(t *testing.T) {
+func TestLongFieldIsReleased(t *testing.T) {
 	const long = 40 << 10
 	r := Request{
 		Method: "GET", Target: "/", Peer: "192.0.2.1", Length: -1,
@@ -31,7 +31,7 @@ func TestLongForwardedForIsChargedAndReleased(t *testing.T) {
 
 // An ingress can send many uploads over one connection. The budget is the one of a container with a memory
 // limit of 64 MiB.
-func TestUploadsOfOneConnectionFitSmallBudget(t *testing.T) {
+func TestManyUploadsFitSmallBudget(t *testing.T) {
 	const uploads, request = 250, 12 << 10
 	a := netconn.NewBudget(21<<20, nil).Open("", nil)
 	defer a.Close()
