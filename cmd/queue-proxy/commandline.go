@@ -131,7 +131,8 @@ func (line commandLine) parseCommand(args []string) (commandLine, error) {
 	return line, nil
 }
 
-// suggestFlag returns the error for an unknown flag with the name of a similar flag. Other errors are returned unchanged.
+// suggestFlag adds the name of a similar flag, if there is one, to the error for an unknown flag. It returns other
+// errors unchanged.
 func suggestFlag(flags *flag.FlagSet, err error) error {
 	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: ") // the error has no type
 	if !unknown {

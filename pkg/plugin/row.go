@@ -47,7 +47,7 @@ func Keys() []string {
 	return []string{"waiting", "running", "requests", "p99", "limit", "failure", "ready", "name"}
 }
 
-// Sort sorts rows by one of [Keys], and then by name. Rows with the most serious problems are first.
+// Sort sorts rows by one of [Keys], worst first, and then by name.
 // Unknown values are last. If the key is "ready", sidecars in an unknown state are first.
 func Sort(rows []Row, by string) {
 	slices.SortStableFunc(rows, func(a, b Row) int {

@@ -247,8 +247,8 @@ func (p *Proxy) startHold(limit *Limit, counted bool, state *RequestState, o *ob
 }
 
 // hold keeps the slot of an aborted request, and its entry in the statistics, while the user
-// container still processes the request. The drain does not wait for this request, because no client
-// gets the response.
+// container is still processing the request. The drain does not wait for this request, because no client
+// is waiting for the response.
 func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 	began := time.Now()
 	answered := broken.held.Wait(p.Grace)

@@ -16,8 +16,9 @@ import (
 var errBroken = errors.New("connection failed")
 
 // Forward implements transport.Exchange. The canceler can abort Forward. Before the response begins, the canceler
-// aborts only the call, so that the client still receives an error response. After that, the canceler also
-// interrupts the connection to the client, so that the client detects the truncated response.
+// aborts only the call to the user container, so that the client still receives an error response. Once the
+// response has begun, the canceler also interrupts the connection to the client, so that the client detects the
+// truncated response.
 func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	defer x.endForward(&result) // deferred, because a wrapper of Forward would need more stack
 	x.describe(state)
