@@ -330,9 +330,6 @@ func (c *Call) leave() {
 	c.headMemory.Release()
 }
 
-// uploadSize is the maximum length of one read of the body, in bytes.
-const uploadSize = 32 << 10
-
 // upload sends the body on s.
 func (c *Call) upload(s *http2conn.Stream) {
 	defer close(c.uploaded)
@@ -340,10 +337,10 @@ func (c *Call) upload(s *http2conn.Stream) {
 	if c.Expect100 && !c.awaitContinue() {
 		return
 	}
-	piece := c.client.bodies.Get().(*[window]byte)
-	defer c.client.bodies.Put(piece)
+	pooled := c.client.buffers.Get(c.BodyBuffer())
+	defer c.client.buffers.Put(pooled)
 	for {
-		n, err := c.Body.Read(piece[:uploadSize])
+		n, err := c.Body.Read(*pooled)
 		var trailer []wire.Field
 		if err == io.EOF && c.Trailer != nil {
 			trailer = c.Trailer()
@@ -358,7 +355,7 @@ func (c *Call) upload(s *http2conn.Stream) {
 			return
 		}
 		end := err == io.EOF
-		if !c.uploadPiece(s, piece[:n], end && len(trailer) == 0) {
+		if !c.uploadPiece(s, (*pooled)[:n], end && len(trailer) == 0) {
 			return
 		}
 		c.Memory.Account.Progress(n)

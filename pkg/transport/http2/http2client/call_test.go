@@ -19,6 +19,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -122,6 +123,33 @@ func TestUnannouncedTrailersInBothDirections(t *testing.T) {
 	trailer := r.Trailer()
 	if body != "body" || err != nil || len(trailer) != 1 || string(trailer[0].Name) != "x-back" || string(trailer[0].Value) != "42" {
 		t.Errorf("got %q, %v, trailer %q, want body, x-back: 42", body, err, trailer)
+	}
+}
+
+// readSizes is a body that records the maximum number of bytes that a read requests.
+type readSizes struct {
+	io.Reader
+	most int
+}
+
+func (r *readSizes) Read(p []byte) (int, error) {
+	r.most = max(r.most, len(p))
+	return r.Reader.Read(p)
+}
+
+func TestUploadUsesReservedBuffer(t *testing.T) {
+	const budget = 64 << 20
+	for used, want := range map[int]int{0: 32 << 10, budget/2 + 1: 4 << 10} {
+		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "") }})
+		body := &readSizes{Reader: strings.NewReader("body")}
+		c, _ := newUpload("POST", body)
+		b := netconn.NewBudget(budget, nil)
+		b.Open("", nil).Add(used)
+		c.Memory.Account = b.Open("", nil)
+		harness.Equal(t, c.ReserveBody(), true, "memory is reserved")
+		_, _, err := get(newClient(t, a), c)
+		harness.NoError(t, err)
+		harness.Equal(t, body.most, want, "buffer size in bytes if", used, "bytes are used")
 	}
 }
 
