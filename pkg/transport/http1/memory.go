@@ -29,7 +29,7 @@ func (c *serverConn) admit() bool {
 //
 //go:noinline
 func (x *exchange) reserve() bool {
-	if !x.call.ReserveHead(x.call.Request, x.size) {
+	if !x.call.ReserveHead(x.size) {
 		return false
 	}
 	return x.call.Body == nil || x.call.ReserveBody()

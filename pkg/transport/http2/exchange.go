@@ -54,7 +54,7 @@ func (x *exchange) init(s *Server) {
 	x.canceler = transport.NewCanceler(x.gone.Load)
 	x.body.init(x)
 	x.relay.x = x
-	x.call.Client = (*caller)(x)
+	x.call.Request, x.call.Client = &x.request, (*caller)(x)
 	x.request.AppHost = s.settings.AppHost
 	x.request.Crumbs = true
 	x.request.Unpacked = &s.unpacked

@@ -19,7 +19,7 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
 	x.call.Memory.Account = x.conn.memory
-	if !x.call.ReserveHead(q, x.headSize) {
+	if !x.call.ReserveHead(x.headSize) {
 		return transport.Result{Err: transport.FaultOverloaded}
 	}
 	if x.protocol != "" {
@@ -81,7 +81,7 @@ func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 // an error.
 func (x *exchange) do(state transport.State, result *transport.Result) *http1client.Response {
 	c := &x.call
-	c.Request, c.Many, c.Hold = &x.request, true, state.Holds()
+	c.Many, c.Hold = true, state.Holds()
 	c.Begin()
 	if result.Err = x.canceler.Abortable(x.abortCall); result.Err != nil {
 		return nil

@@ -60,13 +60,15 @@ const (
 	bodySender      = 4 << 10 // goroutine that sends Body
 )
 
-// ReserveHead reserves the memory to send the header section of r. received is the size of the received header
-// section in bytes. It waits in the same way as [netconn.Account.Await], and returns false if the budget is
-// exhausted. A header section with a long X-Forwarded-For field is longer when it is sent.
-func (c *Call) ReserveHead(r *Request, received int) bool {
+// ReserveHead reserves the memory to send the header section of Request. received is the size of the received header
+// section in bytes. ReserveHead waits in the same way as [netconn.Account.Await], and returns false if the budget is
+// exhausted.
+func (c *Call) ReserveHead(received int) bool {
 	n := received
+	// A header section is sent with at most about 1+forwardedFactor times its received size, because X-Forwarded-For
+	// is copied. No memory is reserved for up to netconn.LongHead bytes, so Size is needed only above this threshold.
 	if n > netconn.LongHead/(1+forwardedFactor) {
-		n = max(n, r.Size())
+		n = max(n, c.Request.Size())
 	}
 	return c.Memory.Reserve(n, 1)
 }

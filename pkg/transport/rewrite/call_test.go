@@ -15,9 +15,9 @@ func TestLongFieldIsReleased(t *testing.T) {
 		Method: "GET", Target: "/", Peer: "192.0.2.1", Length: -1,
 		Fields: []wire.Field{{Name: []byte("X-Forwarded-For"), Value: []byte(strings.Repeat("a", long))}},
 	}
-	var c Call
+	c := Call{Request: &r}
 	c.Memory.Account = netconn.NewBudget(0, nil).Open("", nil)
-	if !c.ReserveHead(&r, 10<<10) {
+	if !c.ReserveHead(10 << 10) {
 		t.Fatal("no memory for the header section")
 	}
 	sent := len(r.AppendHTTP1(nil))
