@@ -33,24 +33,9 @@ func (c *serverConn) recordLateHead(err error) {
 	}
 }
 
-// recordRefusal records the bound or the client error because of which a header section is rejected with the given
-// status. err is the error returned by the parser. It is not inlined, so that the stack of an idle connection stays
-// small.
-//
-//go:noinline
-func (c *serverConn) recordRefusal(status int, err error) {
-	if name, ok := rewrite.RefusalBound(status, err); ok {
-		c.hit(name)
-	} else {
-		c.server.settings.Bounds.Fail(bound.MalformedRequest, c.remote, err)
-	}
-}
-
 // endForward is called when Forward returns result. It releases the memory that reserve added and records the bound
 // that the client exceeded, if any.
 func (x *exchange) endForward(result *transport.Result) {
 	x.call.Release()
-	if name, ok := rewrite.EndForward(result, x.c.costly.Load()); ok {
-		x.c.hit(name)
-	}
+	rewrite.EndForward(result, x.c.costly.Load(), x.c.server.settings.Bounds, x.c.remote)
 }

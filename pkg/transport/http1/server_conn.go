@@ -13,6 +13,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
 // chunkRoom is the minimum space for a chunked body after a header section, in bytes. The header section remains in
@@ -258,7 +259,7 @@ func (c *serverConn) classify() (w what, known bool) {
 	n, err := c.request.Parse(b)
 	q := &c.request
 	if status := c.refusal(n, len(b), err); status != 0 {
-		c.recordRefusal(status, err)
+		rewrite.RecordRefusal(c.server.settings.Bounds, c.remote, status, err)
 		c.refuse(status)
 		return end, true
 	}

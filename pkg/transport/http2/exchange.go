@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -192,7 +191,7 @@ func validPath(path, method string) bool {
 // serve serves the request and then releases it.
 func (x *exchange) serve() {
 	if x.refusal != nil {
-		x.recordRefusal()
+		rewrite.RecordRefusal(x.server.settings.Bounds, x.conn.remote, x.refusal.Status, x.refusal)
 		x.server.proxy.Refuse(x, x.refusal.Status)
 	} else {
 		if x.request.Length == 0 && x.request.Method != http.MethodConnect {
@@ -201,15 +200,6 @@ func (x *exchange) serve() {
 		x.server.proxy.Serve(x, x.state)
 	}
 	x.end()
-}
-
-// recordRefusal records the bound or the client error because of which a request is rejected with x.refusal.
-func (x *exchange) recordRefusal() {
-	if name, ok := rewrite.RefusalBound(x.refusal.Status, x.refusal); ok {
-		x.conn.hit(name)
-	} else {
-		x.server.settings.Bounds.Fail(bound.MalformedRequest, x.conn.remote, x.refusal)
-	}
 }
 
 // end releases the request.

@@ -304,7 +304,5 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 // recordResult completes the result of the exchange. If the client exceeded a bound, it also records that
 // bound.
 func (x *exchange) recordResult(result *transport.Result) {
-	if name, ok := rewrite.EndForward(result, x.costly.Load()); ok {
-		x.conn.hit(name)
-	}
+	rewrite.EndForward(result, x.costly.Load(), x.server.settings.Bounds, x.conn.remote)
 }

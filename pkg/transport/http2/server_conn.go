@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
@@ -90,9 +89,6 @@ func (c *serverConn) over() {
 		c.memory.Close()
 	}
 }
-
-// hit records that the client exceeded the given bound.
-func (c *serverConn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
 
 // Full implements http2conn.Handler. A request counts until it has been served, even if its stream was reset.
 // Otherwise a client that resets its streams could cause an unlimited number of requests to be served at the same

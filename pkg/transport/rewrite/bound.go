@@ -16,18 +16,24 @@ var (
 	ErrHeadTooLarge = errors.New("response header too large")
 )
 
-// RefusalBound returns the bound because of which the header section of a request is rejected with the given
-// status. err is the error of the parser, or nil. ok is false if the rejection is not caused by a bound.
-func RefusalBound(status int, err error) (name bound.Name, ok bool) {
-	if status == http.StatusRequestHeaderFieldsTooLarge {
-		return bound.HeaderSection, true
+// RecordRefusal records the bound or the client error because of which the header section of a request is rejected
+// with the given status. peer is the address of the client. err is the error returned by the parser. It may be nil
+// only if status is 431.
+func RecordRefusal(bounds *bound.Recorder, peer string, status int, err error) {
+	name, ok := clientBound(err)
+	switch {
+	case status == http.StatusRequestHeaderFieldsTooLarge:
+		bounds.Hit(bound.HeaderSection, peer)
+	case ok:
+		bounds.Hit(name, peer)
+	default:
+		bounds.Fail(bound.MalformedRequest, peer, err)
 	}
-	return clientBound(err)
 }
 
-// RequestBound returns the bound because of which a request ended with err. ok is false if the request did not end
+// requestBound returns the bound because of which a request ended with err. ok is false if the request did not end
 // because of a bound.
-func RequestBound(err error) (name bound.Name, ok bool) {
+func requestBound(err error) (name bound.Name, ok bool) {
 	switch transport.FaultOf(err) {
 	case transport.FaultBodyStall:
 		return bound.BodyTimeout, true
@@ -41,13 +47,16 @@ func RequestBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
-// EndForward applies [ClosedFor] to the error in result, and returns the result of [RequestBound] for it.
-func EndForward(result *transport.Result, costly bool) (name bound.Name, ok bool) {
+// EndForward applies [ClosedFor] to the error in result. If the client exceeded a bound, it also records that bound.
+// peer is the address of the client.
+func EndForward(result *transport.Result, costly bool, bounds *bound.Recorder, peer string) {
 	if result.Err == nil {
-		return 0, false
+		return
 	}
 	result.Err = ClosedFor(result.Err, costly)
-	return RequestBound(result.Err)
+	if name, ok := requestBound(result.Err); ok {
+		bounds.Hit(name, peer)
+	}
 }
 
 // ClosedFor returns FaultOverloaded if err has the fault FaultClientGone and costly is true. Otherwise, it returns

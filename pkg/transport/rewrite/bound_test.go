@@ -58,7 +58,7 @@ func TestRequestErrorReturnsBound(t *testing.T) {
 		{transport.FaultBadRequest, none},
 		{&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, bound.TrailerSection},
 	} {
-		got, ok := RequestBound(c.err)
+		got, ok := requestBound(c.err)
 		if !ok {
 			got = none
 		}
