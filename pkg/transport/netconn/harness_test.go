@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -143,5 +144,16 @@ var kinds = map[string]*tls.Config{
 func forEachKind(t *testing.T, run func(*testing.T, pair)) {
 	for name, config := range kinds {
 		t.Run(name, func(t *testing.T) { run(t, newPair(t, config)) })
+	}
+}
+
+// wantEvent checks that exactly one event was recorded, with the given name, a peer, and an error that contains text.
+func wantEvent(t *testing.T, states []bound.State, name bound.Name, text string) {
+	t.Helper()
+	harness.Equal(t, len(states), 1, "recorded events")
+	harness.Equal(t, states[0].Name, name, "event")
+	harness.Equal(t, states[0].Count, 1, "number of events")
+	if !strings.Contains(states[0].Error, text) || states[0].Peer == "" {
+		t.Errorf("got error %q and peer %q, want %q and a peer", states[0].Error, states[0].Peer, text)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"strings"
 	"testing"
 	"time"
 
@@ -73,12 +72,7 @@ func TestInvalidRecordIsRecorded(t *testing.T) {
 					harness.Equal(t, len(states), 0, "recorded events")
 					return
 				}
-				harness.Equal(t, len(states), 1, "recorded events")
-				harness.Equal(t, states[0].Name, bound.TLSRecord, "event")
-				harness.Equal(t, states[0].Count, 1, "number of events")
-				if !strings.Contains(states[0].Error, test.want) {
-					t.Errorf("got error %q, want %q", states[0].Error, test.want)
-				}
+				wantEvent(t, states, bound.TLSRecord, test.want)
 			})
 		}
 	}

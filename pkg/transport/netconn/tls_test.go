@@ -157,13 +157,29 @@ func TestFailedHandshakeIsRecorded(t *testing.T) {
 				harness.Equal(t, len(states), 0, "recorded events")
 				return
 			}
-			harness.Equal(t, len(states), 1, "recorded events")
-			harness.Equal(t, states[0].Name, test.want, "event")
-			if !strings.Contains(states[0].Error, test.error) || states[0].Peer == "" {
-				t.Errorf("got error %q and peer %q, want %q and a peer", states[0].Error, states[0].Peer, test.error)
-			}
+			wantEvent(t, states, test.want, test.error)
 		})
 	}
+}
+
+// failedHandshake calls end after the client has received the beginning of the first flight of the server. The
+// handshake must then fail. failedHandshake returns the recorded events.
+func failedHandshake(t *testing.T, end func(client *net.TCPConn, l *netconn.Conn)) []bound.State {
+	t.Helper()
+	bounds := bound.NewRecorder()
+	client, accepted := tcpPair(t)
+	l, err := netconn.New(accepted)
+	harness.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- shake(l, recordingServer(0, bounds)) }()
+	io.WriteString(client, hello(t))
+	_, err = io.ReadFull(client, make([]byte, 100))
+	harness.NoError(t, err)
+	end(client.(*net.TCPConn), l)
+	if err := harness.Receive(t, done, "end of the handshake"); err == nil {
+		t.Error("got no error, want an error of the handshake")
+	}
+	return bounds.States(time.Now())
 }
 
 // OpenSSL does not encrypt the alert with which it rejects a certificate.
@@ -179,26 +195,11 @@ func TestUnencryptedAlertIsRecordedAsRejection(t *testing.T) {
 		"encrypted garbage":     {append([]byte{23, 3, 3, 0, 19}, make([]byte, 19)...), bound.TLSFailed, "bad record MAC"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bounds := bound.NewRecorder()
-			client, accepted := tcpPair(t)
-			l, err := netconn.New(accepted)
-			harness.NoError(t, err)
-			done := make(chan error, 1)
-			go func() { done <- shake(l, recordingServer(0, bounds)) }()
-			io.WriteString(client, hello(t))
-			_, err = io.ReadFull(client, make([]byte, 100)) // the ServerHello
-			harness.NoError(t, err)
-			_, err = client.Write(test.record)
-			harness.NoError(t, err)
-			if err := <-done; err == nil {
-				t.Error("got no error, want an error of the handshake")
-			}
-			states := bounds.States(time.Now())
-			harness.Equal(t, len(states), 1, "recorded events")
-			harness.Equal(t, states[0].Name, test.want, "event")
-			if !strings.Contains(states[0].Error, test.error) {
-				t.Errorf("got error %q, want %q", states[0].Error, test.error)
-			}
+			states := failedHandshake(t, func(client *net.TCPConn, _ *netconn.Conn) {
+				_, err := client.Write(test.record)
+				harness.NoError(t, err)
+			})
+			wantEvent(t, states, test.want, test.error)
 		})
 	}
 }
@@ -232,20 +233,7 @@ func TestClosedHandshakeIsNotRecorded(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bounds := bound.NewRecorder()
-			client, accepted := tcpPair(t)
-			l, err := netconn.New(accepted)
-			harness.NoError(t, err)
-			done := make(chan error, 1)
-			go func() { done <- shake(l, recordingServer(0, bounds)) }()
-			io.WriteString(client, hello(t))
-			_, err = io.ReadFull(client, make([]byte, 100)) // the ServerHello
-			harness.NoError(t, err)
-			end(client.(*net.TCPConn), l)
-			if err := harness.Receive(t, done, "end of the handshake"); err == nil {
-				t.Error("got no error, want an error of the handshake")
-			}
-			harness.Equal(t, len(bounds.States(time.Now())), 0, "recorded events")
+			harness.Equal(t, len(failedHandshake(t, end)), 0, "recorded events")
 		})
 	}
 }
