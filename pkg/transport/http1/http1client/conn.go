@@ -147,7 +147,7 @@ func (c *clientConn) fill(limit int) error {
 		c.w -= c.r
 		c.r = 0
 	}
-	if c.much && len(c.buf) == smallSize && c.bodySize() > smallSize {
+	if len(c.buf) == smallSize && c.bodySize() > smallSize {
 		c.enlarge()
 	}
 	if c.buf != nil && c.w == len(c.buf) {
