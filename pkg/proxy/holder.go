@@ -41,10 +41,8 @@ func (p *Proxy) InApp() (app observation.AppRequests) {
 	d := p.Drain
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	state := d.head
-	for n := 0; state != nil && n < maxCounted; n++ {
+	for state, n := d.head, 0; state != nil && n < maxCounted; state, n = state.flight.next, n+1 {
 		state.count(&app)
-		state = state.flight.next
 	}
 	return app
 }
