@@ -72,7 +72,7 @@ func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 	if !changedOnly {
 		return all
 	}
-	var changed []Setting
+	changed := []Setting{} // not nil, so that WriteJSON writes an array
 	for i, d := range Default().Settings() { // in the same order
 		if s := all[i]; s.From != "" || s.Value != d.Value {
 			changed = append(changed, s)
@@ -119,5 +119,5 @@ func (c *Config) WriteJSON(w io.Writer, changedOnly bool) {
 	_ = message.JSON(w, struct {
 		Settings []Setting `json:"settings"`
 		Warnings []string  `json:"warnings"`
-	}{append([]Setting{}, c.settingsToWrite(changedOnly)...), append([]string{}, c.warnings...)})
+	}{c.settingsToWrite(changedOnly), append([]string{}, c.warnings...)})
 }
