@@ -334,9 +334,8 @@ func TestFullLimitCallsOnFullAfterReplacement(t *testing.T) {
 	})
 }
 
-// More than half of the connections were never answered, so the others are not replaced. The new
-// connections arrive faster than patience.
-func TestNewConnectionsDoNotReplaceIdleOnes(t *testing.T) {
+// The new connections arrive faster than patience. On more than half of the open connections, no request was answered.
+func TestUnansweredMajorityIsReplacedBeforeIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 4)
 		all := append(m.answered(1), m.in(3)...)

@@ -93,14 +93,14 @@ func (h *holder) release(t *testing.T, n int) {
 	h.held = h.held[n:]
 }
 
-// a side of a link, and the client's ends of it.
+// A pair is the client side and the server side of a connection.
 type pair struct {
 	client net.Conn // plaintext of the client
 	wire   *holder  // TCP connection of the client
 	link   *netconn.Conn
 }
 
-// pairs returns a link over TCP, or over TLS where a config is given to the client.
+// newPair returns a pair over TCP, or over TLS if config is not nil. config is the configuration of the client.
 func newPair(t testing.TB, config *tls.Config) pair {
 	t.Helper()
 	return newPairOf(t, config, server())

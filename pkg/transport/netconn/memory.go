@@ -93,12 +93,12 @@ type Budget struct {
 	trigger atomic.Int64 // sum at which reclaim is called: hard, and the bytes of ending accounts
 	urgent  atomic.Int64 // sum at which reclaim is called even if skips is positive
 	begin   time.Time
-	clock   atomic.Int64 // time since begin, which is updated when an account is opened, closed or scanned
+	clock   atomic.Int64 // nanoseconds since begin; updated when an account is opened or closed, and by reclaim
 	skips   atomic.Int64 // number of additions above trigger and up to urgent before the next call of reclaim
 
 	mu       sync.Mutex
 	before   int64 // previous value of clock
-	resumed  int64 // value of clock at the last update that was late
+	resumed  int64 // value of clock at the last update that came later than maxClockInterval; 0 if there was none
 	accounts map[*Account]struct{}
 	charged  int64 // bytes of the connections themselves that are counted in used
 }
@@ -238,10 +238,11 @@ func (a *Account) Await(n int) bool {
 // time, because read buffers are not part of the budget and many connections can read concurrently.
 func (a *Account) Scarce() bool { return a != nil && a.budget.used.Load() > a.budget.limit/2 }
 
-// BufferSize returns the size in bytes of a buffer that stays in use until a slow peer has read its content. The
-// result is size, size/2 if half of the budget or a quarter of the share of the connection is used, and size/16 if
-// three quarters of the budget or half of the share are used. This keeps the memory of many slow requests below the
-// budget.
+// BufferSize returns the size in bytes of a buffer that stays in use until a slow peer has read its content. It
+// returns size/16 if more than three quarters of the budget or half of the connection's share are used. It returns
+// size/2 if more than half of the budget or a quarter of the share is used, and size otherwise. This keeps the memory
+// of many slow requests below the budget. Unlike [Account.Scarce], BufferSize also depends on the connection, because
+// one connection can carry many slow requests.
 func (a *Account) BufferSize(size int) int {
 	if a == nil {
 		return size
@@ -444,9 +445,9 @@ func (b *Budget) victim(sum, now int64) *Account {
 // A survey is the result of a comparison of all connections, except those that are being closed.
 type survey struct {
 	stalled *Account // connection with the longest stall time; nil if it is less than stalledTime
-	large   heaviest // connection with more than medium bytes, or with more than small bytes and no progress
-	working heaviest // connection with progress and at most medium bytes
-	idle    heaviest // stalled connection that holds at most medium bytes
+	large   heaviest // of the connections with more than medium bytes, or with more than small bytes and no progress
+	working heaviest // of the connections with progress and at most medium bytes
+	idle    heaviest // of the connections with no progress and at most medium bytes
 
 	workingBytes int64 // sum of the connections with progress and at most medium bytes
 	smallBytes   int64 // sum of the connections with no progress and at most small bytes

@@ -243,8 +243,8 @@ func TestStalledConnectionIsClosedForAnother(t *testing.T) {
 	})
 }
 
-// The clock was not updated for a long time before the progress.
-func TestConnectionWithRecentProgressIsNotStalled(t *testing.T) {
+// The clock is not updated before the connection makes progress.
+func TestStallTimeExcludesTimeBeforeProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBudget(24<<20, nil)
 		a := b.Open("", nil)
