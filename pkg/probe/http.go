@@ -28,8 +28,8 @@ const (
 )
 
 // newHTTPAttempt returns an attempt that passes if the status is in the range 200 to 399. The rules are the same as in
-// the kubelet (docs/promises.md 2.3). Status 101 does not pass. own contains the ports of the sidecar. Redirects to
-// these ports are not followed.
+// the kubelet (docs/promises.md 2.3). Status 101 does not pass. The attempt does not follow redirects to the
+// ports of the sidecar, which are listed in own.
 func newHTTPAttempt(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try attemptFunc, where string) {
 	host, d := hostOf(a.Host)
 	target := urlOf(a, host)

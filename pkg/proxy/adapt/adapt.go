@@ -111,8 +111,9 @@ type controller struct {
 	waited  time.Duration // how long the first queued request has waited; 0 means that the queue is empty
 	longest time.Duration // recent maximum of waited
 
-	// unreached is the window before a lower limit is tried because most requests fail and the base is
-	// not reached. No lower limit is tried for this reason before unreachedUntil.
+	// unreached is the last window of the base while a lower limit is tried because most requests fail
+	// and the base is not reached. Otherwise, it is the zero value. No lower limit is tried for this
+	// reason before unreachedUntil.
 	unreached      tally
 	unreachedUntil time.Time
 
@@ -434,7 +435,7 @@ func (c *controller) endBase(now time.Time, w *tally) {
 	c.next(now)
 }
 
-// bounded rounds limit to an integer between least and most.
+// bounded returns the integer closest to limit in the range from least to most.
 func bounded(limit float64, least, most int) int {
 	return min(max(int(math.Round(limit)), least), most)
 }

@@ -80,9 +80,9 @@ type Report struct {
 	// InFlight and ProxiedInFlight are the numbers of requests in flight at the time of the report.
 	InFlight, ProxiedInFlight int
 
-	// Last is the window of the last full second. Last6 and Last60 are the windows of the last 6 and 60 full
-	// seconds. If fewer seconds have passed since start, the windows contain only these seconds, so that a new pod
-	// with load does not appear idle.
+	// Last contains the averages for the last full second. Last6 and Last60 contain the averages for the last 6 and
+	// 60 full seconds, or for all full seconds since start if there are fewer. Otherwise a new pod under load would
+	// appear idle.
 	Last, Last6, Last60 Window
 
 	// Uptime is the time from start to the end of the last full second. If it is 0, no second has passed, and all

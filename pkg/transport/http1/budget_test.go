@@ -67,7 +67,7 @@ func TestUploadWaitsForMemory(t *testing.T) {
 
 // The app does not respond to the uploads.
 func TestUploadMemoryIsReleasedAfterBody(t *testing.T) {
-	const upload = 36 << 10 // uploadBytes
+	const upload = 36 << 10 // bytes that Call.ReserveBody charges
 	for name, app := range map[string]func(*harness.AppConn){
 		"HTTP/1.1": func(c *harness.AppConn) {
 			for r := c.Request(); r != nil; r = c.Request() {

@@ -58,10 +58,10 @@ const (
 	chunksDone
 )
 
-// Next decodes a part of b. It returns the number of consumed bytes and the data in these bytes, which is a
-// subslice of b[:n]. The caller must call Next with b[n:] until all of b is consumed or Done returns true. If all
-// of b is consumed and Done returns false, more bytes are needed. Bytes after the end of the body are not consumed.
-// The error is a *[BadChunk]. After an error, Next returns the same error until Reset is called.
+// Next decodes the first n bytes of b and returns the content that they contain. data is a subslice of b[:n] and may
+// be empty. The caller must call Next again with b[n:] until Done returns true or n is len(b). If Done still returns
+// false, the caller must pass the input that follows b. Next does not consume bytes after the end of the body. The
+// error is a *[BadChunk]. After an error, Next returns the same error until Reset is called.
 func (c *Chunks) Next(b []byte) (data []byte, n int, err error) {
 	for n < len(b) && c.err == nil {
 		switch c.state {

@@ -215,7 +215,8 @@ func (c *Conn) allocateOut() {
 }
 
 // outLimit returns the length of the output, in bytes, at which further content stays pending on its stream. It
-// also limits the length of a DATA frame. Below outSize, the output fits into a buffer of twice the limit.
+// also limits the length of a DATA frame. If memory is scarce, the limit is less than half of the buffer size, so that
+// the output and the last frame, which may exceed the limit, fit into one buffer.
 func (c *Conn) outLimit() int {
 	size := c.config.Memory.BufferSize(outSize)
 	if size < outSize {
