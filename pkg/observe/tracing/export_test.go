@@ -430,6 +430,15 @@ func TestSpanHostWithoutValidPort(t *testing.T) {
 	}
 }
 
+func TestSpanHostWithoutPortDoesNotAllocate(t *testing.T) {
+	got := make(attributes, 0, 1)
+	allocs := testing.AllocsPerRun(100, func() {
+		got = got[:0]
+		got.address("host", "port", "example.com")
+	})
+	harness.Equal(t, allocs, 0, "allocations")
+}
+
 func TestZipkinSpansHavePodAndShortID(t *testing.T) {
 	c := &collector{}
 	tracer, err := New(Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: c.serve(t), Resource: identity()}, Sampling: follow})

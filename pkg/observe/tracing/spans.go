@@ -114,7 +114,10 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 	}
 	host = text(host)
 	a.string(address, host)
-	if n, err := strconv.ParseUint(number, 10, 16); number != "" && err == nil {
+	if number == "" { // an error of ParseUint allocates memory
+		return host
+	}
+	if n, err := strconv.ParseUint(number, 10, 16); err == nil {
 		a.int(port, int64(n))
 	}
 	return host
