@@ -282,8 +282,8 @@ func TestExportErrorsAreTruncated(t *testing.T) {
 		})},
 	} {
 		_, err := senderTo(t, c.exporter, harness.NewApp(t, c.serve))(t.Context(), nil)
-		if err == nil || len(err.Error()) > maxText+64 {
-			t.Errorf("%s: got %.100q... of %d bytes, want an error of about %d at most", name, fmt.Sprint(err), len(fmt.Sprint(err)), maxText)
+		if err == nil || len(err.Error()) > MaxText+64 {
+			t.Errorf("%s: got %.100q... of %d bytes, want an error of about %d at most", name, fmt.Sprint(err), len(fmt.Sprint(err)), MaxText)
 		}
 	}
 }

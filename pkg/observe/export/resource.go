@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
@@ -71,9 +70,9 @@ func StringAttribute(name, value string) *commonpb.KeyValue {
 	return &commonpb.KeyValue{Key: name, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
 }
 
-// maxText is the maximum length of a string in an export, in bytes.
-const maxText = 512
+// MaxText is the maximum length of a string in an export, in bytes.
+const MaxText = 512
 
-// Text returns a copy of s as valid UTF-8, truncated to 512 bytes. A collector rejects a batch that
-// contains invalid UTF-8.
-func Text(s string) string { return strings.Clone(message.Truncate(s, maxText)) }
+// Text returns s as valid UTF-8, truncated to [MaxText] bytes. A collector rejects a batch that contains
+// invalid UTF-8. The result may reference s.
+func Text(s string) string { return message.Truncate(s, MaxText) }

@@ -324,7 +324,7 @@ func plainError(err error) error {
 // shortError truncates an error for the log. net/http errors quote the response of the collector,
 // and certificate errors list all names of the certificate.
 func shortError(err error) error {
-	if s := err.Error(); len(s) > maxText {
+	if s := err.Error(); len(s) > MaxText {
 		return errors.New(Text(s))
 	}
 	return err

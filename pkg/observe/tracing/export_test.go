@@ -356,7 +356,7 @@ func TestSpanAttributesDescribeRequest(t *testing.T) {
 	harness.NoError(t, err)
 	r := httptest.NewRequest("BREW", "http://[::1]:81/a%20b?secret=1", nil)
 	r.RemoteAddr = "192.0.2.1:1234"
-	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", maxText))
+	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", export.MaxText))
 	r.Header.Set("X-Forwarded-For", "192.0.2.9, 192.0.2.8")
 	o := observe(r)
 	o.Status, o.Reason, o.Proxied, o.Replayed = 502, observation.AppReset, true, true
@@ -395,7 +395,7 @@ func TestSpanAttributesDescribeRequest(t *testing.T) {
 		"client.address": "192.0.2.9", "network.protocol.version": "1.1", "http.response.status_code": "502",
 		"http.request.body.size": "3", "http.response.body.size": "5", "error.type": "app-reset", "queueproxy.reason": "app-reset",
 		"queueproxy.phase": "streaming", "queueproxy.activator": "true", "queueproxy.replayed": "true", "tracestate": "a=1,b=2,c=3",
-		"user_agent.original": "curl\ufffd" + strings.Repeat("é", (maxText-len("curl\ufffd…"))/2) + "…",
+		"user_agent.original": "curl\ufffd" + strings.Repeat("é", (export.MaxText-len("curl\ufffd…"))/2) + "…",
 	})
 	check("app", spans[0].attributes, map[string]string{
 		"server.address": "127.0.0.1", "server.port": "8080", "url.full": "http://127.0.0.1:8080/a%20b", "http.response.status_code": "502",
@@ -667,7 +667,7 @@ func bothEncodings(t *testing.T, tracer *Tracer, x transport.Request, o *observa
 
 func TestProtobufAndJSONAreEqual(t *testing.T) {
 	tracer := unstarted(Options{Target: export.Target{Resource: identity()}, Sampling: always, Formats: inW3C, Limited: true, AppPort: 8080})
-	o := get("/" + strings.Repeat("a", 2*maxText))
+	o := get("/" + strings.Repeat("a", 2*export.MaxText))
 	o.Status, o.Replayed, o.RPC = 500, true, observation.GRPCStatusOf(14)
 	a := bothEncodings(t, tracer, carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1")), o)
 	spans := a.ResourceSpans[0].ScopeSpans[0].Spans

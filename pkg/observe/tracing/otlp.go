@@ -300,8 +300,8 @@ func separator(i int, start string) string {
 	return ","
 }
 
-// appendJSON appends s as a JSON string. s must be valid UTF-8 of at most maxText bytes.
+// appendJSON appends s as a JSON string. s must be valid UTF-8 of at most [export.MaxText] bytes.
 func appendJSON(b []byte, s string) []byte { return message.AppendJSONString(b, s, maxEscaped) }
 
 // maxEscaped is the maximum length of an escaped string in bytes. An escape sequence has at most 6 bytes.
-const maxEscaped = 6 * maxText
+const maxEscaped = 6 * export.MaxText

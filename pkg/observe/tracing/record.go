@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"go.opencensus.io/trace"
-
-	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
 // A record contains the parts of a span that are not stored in the OpenCensus span. It can be reused when
@@ -97,13 +95,6 @@ func (a attributes) peer(address, port string) (ip netip.Addr, number int64, ok 
 	}
 	return ip, number, ok
 }
-
-// maxText is the maximum length of a string in a span, in bytes.
-const maxText = 512
-
-// text returns s as valid UTF-8, truncated to maxText bytes. A collector rejects a batch that contains
-// invalid UTF-8. The result can reference s.
-func text(s string) string { return message.Truncate(s, maxText) }
 
 // timeWithin returns the wall clock time of an event in a span. As OpenCensus does for the end of a span, it
 // adds the elapsed monotonic time to the start time, because the wall clock may have been changed.

@@ -11,6 +11,7 @@ import (
 	"go.opencensus.io/trace"
 
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
@@ -89,7 +90,7 @@ func methodOf(m string) method {
 func (a *attributes) method(m method) {
 	a.string("http.request.method", m.attribute)
 	if m.original != "" {
-		a.string("http.request.method_original", text(m.original))
+		a.string("http.request.method_original", export.Text(m.original))
 	}
 }
 
@@ -112,7 +113,7 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 			host = strings.Trim(hostport, "[]")
 		}
 	}
-	host = text(host)
+	host = export.Text(host)
 	a.string(address, host)
 	if number == "" { // an error of ParseUint allocates memory
 		return host
@@ -134,7 +135,7 @@ func (a *attributes) addServer(o *observation.Observation, m method) {
 	if o.TLS {
 		scheme = "https"
 	}
-	a.string("url.path", text(path))
+	a.string("url.path", export.Text(path))
 	a.string("url.scheme", scheme)
 	a.string("network.protocol.version", versionOf(o.Line))
 	a.int("http.request.body.size", o.In)
@@ -163,12 +164,12 @@ func (a *attributes) addServer(o *observation.Observation, m method) {
 	peer := a.address("network.peer.address", "network.peer.port", o.Remote)
 	client, _, _ := strings.Cut(o.Exchange.Header(transport.XForwardedFor), ",")
 	if client = strings.TrimSpace(client); client != "" {
-		a.string("client.address", text(client))
+		a.string("client.address", export.Text(client))
 	} else if peer != "" {
 		a.string("client.address", peer)
 	}
 	if agent := o.Exchange.Header(transport.UserAgent); agent != "" {
-		a.string("user_agent.original", text(agent))
+		a.string("user_agent.original", export.Text(agent))
 	}
 }
 
@@ -194,7 +195,7 @@ func (a *attributes) addApp(o *observation.Observation, m method, t *Tracer) {
 	if port := t.options.AppPort; port > 0 {
 		a.int("server.port", int64(port))
 	}
-	a.string("url.full", text(t.origin+o.Path()))
+	a.string("url.full", export.Text(t.origin+o.Path()))
 	if !o.FirstByte.IsZero() {
 		a.int("http.response.status_code", int64(o.Status))
 		a.rpc(o.RPC)

@@ -19,9 +19,9 @@ type zipkin struct {
 // newZipkin returns the format for a POST to /api/v2/spans. If no service name is set, the endpoint of
 // this pod contains the pod name, as in Knative before 1.19.
 func newZipkin(r *export.Resource) *zipkin {
-	name := text(r.Pod)
+	name := export.Text(r.Pod)
 	if r.ServiceName != "" || r.Pod == "" {
-		name = text(r.Name())
+		name = export.Text(r.Name())
 	}
 	b := []byte("{")
 	if name != "" {
