@@ -635,10 +635,7 @@ type encoder struct {
 }
 
 func (e *encoder) ExportSpan(s *trace.SpanData) {
-	r := recordOf(s)
-	r.encoded = nil
-	e.format.appendSpan(r, s)
-	e.spans = append(e.spans, r.encoded...)
+	e.spans = e.format.appendSpan(e.spans, recordOf(s), s)
 }
 
 // withoutIDs removes the values that differ between two requests.

@@ -25,8 +25,8 @@ const (
 // A format encodes spans. Each span is encoded once, when it ends, and the encoded span does not
 // reference memory of the request.
 type format interface {
-	// appendSpan appends an encoded span to r.encoded, which is empty.
-	appendSpan(r *record, s *trace.SpanData)
+	// appendSpan appends an encoded span. r is the record of the span.
+	appendSpan(b []byte, r *record, s *trace.SpanData) []byte
 
 	// body returns the parts of the body of an export. spans contains the encodings of one or more spans.
 	// It is part of the body and is not changed.
@@ -82,8 +82,7 @@ func (e *exporter) ExportSpan(s *trace.SpanData) {
 		changed.StartTime = r.start
 		s = &changed
 	}
-	r.encoded = r.encoded[:0]
-	e.format.appendSpan(r, s)
+	r.encoded = e.format.appendSpan(r.encoded[:0], r, s)
 	if !e.spans.Add(r.encoded...) {
 		e.lost.Add(1, nil)
 	}

@@ -57,8 +57,8 @@ func (w *wire) start() *exporter {
 // bytePerSpan is a format in which a span is one byte.
 type bytePerSpan struct{}
 
-func (bytePerSpan) appendSpan(r *record, _ *trace.SpanData) { r.encoded = append(r.encoded, 's') }
-func (bytePerSpan) body(spans []byte) [][]byte              { return [][]byte{spans} }
+func (bytePerSpan) appendSpan(b []byte, _ *record, _ *trace.SpanData) []byte { return append(b, 's') }
+func (bytePerSpan) body(spans []byte) [][]byte                               { return [][]byte{spans} }
 
 // texts returns the reported errors as text.
 func (w *wire) texts() (all []string) {

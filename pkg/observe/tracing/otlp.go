@@ -131,8 +131,8 @@ func (f *otlpProto) body(spans []byte) [][]byte {
 }
 
 // appendSpan implements format.
-func (f *otlpProto) appendSpan(r *record, s *trace.SpanData) {
-	b := r.encoded
+func (f *otlpProto) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
+	start := len(b)
 	b = appendBytes(b, traceIDField, s.TraceID[:])
 	b = appendBytes(b, spanIDField, s.SpanID[:])
 	if r.state != "" {
@@ -163,14 +163,9 @@ func (f *otlpProto) appendSpan(r *record, s *trace.SpanData) {
 		b = appendNumber(b, statusCodeField, statusError)
 	}
 	b = binary.LittleEndian.AppendUint32(protowire.AppendTag(b, flagsField, protowire.Fixed32Type), otlpFlags(s))
-	r.encoded = insertSize(b, spansField)
-}
-
-// insertSize inserts a tag and the length of b before b.
-func insertSize(b []byte, field protowire.Number) []byte {
 	var made [maxPrefix]byte
-	head := protowire.AppendTag(made[:0], field, protowire.BytesType)
-	return slices.Insert(b, 0, protowire.AppendVarint(head, uint64(len(b)))...)
+	prefix := protowire.AppendTag(made[:0], spansField, protowire.BytesType)
+	return slices.Insert(b, start, protowire.AppendVarint(prefix, uint64(len(b)-start))...)
 }
 
 // appendOTLPAttribute appends an attribute. A name has at most 100 bytes. Lengths up to 127 are encoded as
@@ -240,8 +235,7 @@ func (f *otlpJSON) body(spans []byte) [][]byte {
 }
 
 // appendSpan implements format.
-func (f *otlpJSON) appendSpan(r *record, s *trace.SpanData) {
-	b := r.encoded
+func (f *otlpJSON) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
 	b = hex.AppendEncode(append(b, `{"traceId":"`...), s.TraceID[:])
 	b = hex.AppendEncode(append(b, `","spanId":"`...), s.SpanID[:])
 	b = append(b, '"')
@@ -269,7 +263,7 @@ func (f *otlpJSON) appendSpan(r *record, s *trace.SpanData) {
 		b = append(appendJSON(append(b, `,"status":{"message":`...), s.Message), `,"code":2}`...)
 	}
 	b = strconv.AppendUint(append(b, `,"flags":`...), uint64(otlpFlags(s)), 10)
-	r.encoded = append(b, "},"...)
+	return append(b, "},"...)
 }
 
 // appendJSONAttributes appends an array.

@@ -55,13 +55,13 @@ func (f *zipkin) body(spans []byte) [][]byte {
 }
 
 // appendSpan implements format. Times are in microseconds, and a duration is at least 1.
-func (f *zipkin) appendSpan(r *record, s *trace.SpanData) {
+func (f *zipkin) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
 	start, end := s.StartTime.UnixMicro(), s.EndTime.UnixMicro()
 	id := s.TraceID[:]
 	if [8]byte(id[:8]) == ([8]byte{}) {
 		id = id[8:] // keep the 64-bit form, because some servers treat the padded ID as another trace
 	}
-	b := hex.AppendEncode(append(r.encoded, `{"traceId":"`...), id)
+	b = hex.AppendEncode(append(b, `{"traceId":"`...), id)
 	if s.ParentSpanID != (trace.SpanID{}) {
 		b = hex.AppendEncode(append(b, `","parentId":"`...), s.ParentSpanID[:])
 	}
@@ -87,10 +87,9 @@ func (f *zipkin) appendSpan(r *record, s *trace.SpanData) {
 	}
 	b = appendZipkinTags(b, r.attributes, s)
 	if f.lines {
-		r.encoded = append(b, "}\n"...)
-	} else {
-		r.encoded = append(b, "},"...)
+		return append(b, "}\n"...)
 	}
+	return append(b, "},"...)
 }
 
 // appendZipkinRemote appends the address of the client or of the user container, if it is an IP address.
