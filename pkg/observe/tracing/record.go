@@ -7,7 +7,7 @@ import (
 	"go.opencensus.io/trace"
 )
 
-// A record contains the parts of a span that are not stored in the OpenCensus span. It can be reused when
+// A record contains the parts of a span that are not stored in the OpenCensus span. It may be reused after
 // the span has ended, because OpenCensus calls the exporter synchronously.
 //
 // OpenCensus stores attributes in a map, and copies this map when a span ends. Building and copying the map
@@ -18,7 +18,7 @@ type record struct {
 	attributes attributes
 	state      string         // tracestate; OpenCensus spans have no such field
 	start      time.Time      // time when the span started; zero if OpenCensus recorded it
-	encoded    []byte         // last encoded span
+	encoded    []byte         // last encoded span; reused for the next span
 	link       map[string]any // attributes of the link; contains the record
 }
 
@@ -31,11 +31,12 @@ func newRecord() *record {
 	return r
 }
 
-// end ends a span with the attributes of the record.
+// end ends a span with the attributes of the record. It then resets the attributes and the start time.
 func (r *record) end(s *trace.Span) {
 	s.AddLink(trace.Link{Attributes: r.link})
 	s.End()
 	r.start = time.Time{}
+	clear(r.attributes) // the strings reference memory of the engine
 	r.attributes = r.attributes[:0]
 }
 
@@ -49,7 +50,7 @@ func recordOf(s *trace.SpanData) *record {
 	return &record{}
 }
 
-// An attribute is an attribute of a span. Its value is a string, a bool or an integer.
+// An attribute describes a span. The value is a string, the boolean true or an integer.
 type attribute struct {
 	name   string
 	kind   attributeKind

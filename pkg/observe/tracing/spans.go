@@ -25,15 +25,14 @@ const failedCode = trace.StatusCodeUnknown
 
 // endSpans ends the spans of a completed request.
 func (r *Trace) endSpans(o *observation.Observation) {
+	a := &r.record.attributes
 	if r.app == nil { // the request ended in the queue
 		if r.wait == nil { // rare, and a span that is not exported has a cost
 			r.wait, r.record.start = r.child(waitName), r.began
 		}
 		r.fail(r.wait, o, false, false)
 		r.record.end(r.wait)
-	}
-	a := &r.record.attributes
-	if r.app != nil {
+	} else {
 		a.addApp(o, r.method, r.tracer)
 		r.fail(r.app, o, o.Status >= 400, o.RPC != 0 && o.RPC != observation.GRPCStatusOf(0))
 		r.record.end(r.app)

@@ -85,7 +85,7 @@ func (r *Trace) start(x transport.Request) {
 	if r.record == nil {
 		r.record = newRecord()
 	}
-	if r.record.state = ""; r.parent.w3c {
+	if r.parent.w3c {
 		r.record.state = shownState(stateOf(x))
 	}
 	// If the client sent no span ID, the parent contains only the trace ID.
