@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -277,13 +278,14 @@ func (b *requestBody) release() {
 	b.released = true
 }
 
-func (b *requestBody) reader() io.ReadCloser { return &bodyReader{body: b} }
+func (b *requestBody) reader() io.ReadCloser {
+	return &bodyReader{body: b, rest: slices.Clone(b.parts)} // reading changes the elements of rest
+}
 
 // A bodyReader reads a body once.
 type bodyReader struct {
-	body   *requestBody
-	part   int // number of parts that were read
-	offset int // number of bytes of the next part that were read
+	body *requestBody
+	rest net.Buffers // not read yet
 }
 
 var errReleased = errors.New("the export has ended")
@@ -295,19 +297,7 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 	if r.body.released {
 		return 0, errReleased
 	}
-	n := 0
-	for n < len(p) && r.part < len(r.body.parts) {
-		part := r.body.parts[r.part]
-		copied := copy(p[n:], part[r.offset:])
-		n += copied
-		if r.offset += copied; r.offset == len(part) {
-			r.part, r.offset = r.part+1, 0
-		}
-	}
-	if n == 0 && len(p) > 0 {
-		return 0, io.EOF
-	}
-	return n, nil
+	return r.rest.Read(p)
 }
 
 // Close implements [io.Closer].
@@ -372,7 +362,7 @@ func (e *end) call(ctx context.Context, body ...[]byte) (int, error) {
 		size += len(part)
 	}
 	prefix := transport.GRPCPrefix(size)
-	res, answer, err := e.roundTrip(ctx, slices.Insert(slices.Clone(body), 0, prefix[:])...)
+	res, answer, err := e.roundTrip(ctx, append([][]byte{prefix[:]}, body...)...)
 	if err != nil {
 		return 0, err
 	}
