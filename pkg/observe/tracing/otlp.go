@@ -169,7 +169,7 @@ func (f *otlpProto) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
 }
 
 // appendOTLPAttribute appends an attribute. A name has at most 100 bytes. Lengths up to 127 are encoded as
-// one byte.
+// one byte. For such lengths, this code takes a third of the time of the functions in protowire.
 func appendOTLPAttribute(b []byte, a *attribute) []byte {
 	const (
 		attributeTag = attributesField<<3 | byte(protowire.BytesType)
