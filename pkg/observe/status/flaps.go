@@ -3,7 +3,6 @@ package status
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -16,33 +15,21 @@ const (
 	maxFlaps = 100 // maximum number of stored changes
 )
 
-// flaps contains the times at which the user container became unready. The oldest time is first.
-type flaps struct {
-	mu    sync.Mutex
-	times []time.Time
-}
-
 // BecameUnready records that the user container was ready and became unready.
 func (b *Board) BecameUnready() {
-	f := &b.flaps
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.times = append(f.times, time.Now()); len(f.times) > maxFlaps {
-		f.times = slices.Delete(f.times, 0, 1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unready = append(b.unready, time.Now()); len(b.unready) > maxFlaps {
+		b.unready = slices.Delete(b.unready, 0, 1)
 	}
-}
-
-// latest returns the times in the last flapsTime.
-func (f *flaps) latest(now time.Time) []time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.times = slices.DeleteFunc(f.times, func(at time.Time) bool { return now.Sub(at) > flapsTime })
-	return slices.Clone(f.times)
 }
 
 // checkFlaps detects a user container that became unready at least manyFlaps times in the last flapsTime.
 func checkFlaps(e *evidence) (m match, ok bool) {
-	times := e.board.flaps.latest(e.now)
+	times := e.board.unready
+	for len(times) > 0 && e.now.Sub(times[0]) > flapsTime {
+		times = times[1:]
+	}
 	if len(times) < manyFlaps {
 		return m, false
 	}

@@ -175,7 +175,6 @@ type Board struct {
 	probed  atomic.Bool                  // the app responded to a kubelet probe
 	logged  [len(problems)]atomic.Bool   // problems that FirstProblem has returned
 
-	flaps    flaps         // times at which the user container became unready
 	checking chan struct{} // limits the number of concurrent checks
 
 	mu       sync.Mutex // guards the following fields
@@ -186,7 +185,8 @@ type Board struct {
 	active   []time.Time        // start time of the problem of each rule at the last sample; zero if there is none
 	baseline [numBuckets]uint64 // times of requests in the app since the start, except while the app is slow
 
-	lastResponse time.Time // time of the last sample with responses of the app
+	lastResponse time.Time   // time of the last sample with responses of the app
+	unready      []time.Time // times at which the user container became unready; the oldest time is first
 
 	last ring
 	rare [observation.NumReasons]ring
