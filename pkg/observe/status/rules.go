@@ -480,7 +480,10 @@ func checkQueue(e *evidence) (m match, ok bool) {
 func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	return func(e *evidence) (m match, ok bool) {
 		rate, top := e.rejectedLocked(reasons...)
-		return match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}, rate > 0
+		if rate == 0 {
+			return m, false
+		}
+		return match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}, true
 	}
 }
 
@@ -557,8 +560,9 @@ func losses(event int, noun string) func(*evidence) (match, bool) {
 // checkClients reports that the limit on client connections was reached in the last hour.
 func checkClients(e *evidence) (m match, ok bool) {
 	source := e.connections.ClientsLimit
-	m, ok = e.poolReached("client connections", &e.connections.Clients, source)
-	m.action = source.action()
+	if m, ok = e.poolReached("client connections", &e.connections.Clients, source); ok {
+		m.action = source.action()
+	}
 	return m, ok
 }
 
