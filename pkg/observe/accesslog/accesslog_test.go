@@ -229,7 +229,7 @@ func (w failingWriter) Write([]byte) (int, error) {
 	return 0, errors.New("no space left")
 }
 
-func TestLinesLostByCloseAreReportedOnce(t *testing.T) {
+func TestCloseDoesNotReportLostLinesTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reports []error
 		l := mustNew(t, Options{Report: func(err error) { reports = append(reports, err) }}, failingWriter(1500*time.Millisecond))

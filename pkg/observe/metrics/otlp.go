@@ -14,7 +14,7 @@ import (
 // An instrument is the type of a metric in OpenTelemetry.
 type instrument uint8
 
-// Values of instrument. An up-down counter is a sum that may also decrease. It corresponds to a gauge in Prometheus.
+// Values of instrument. The value of an up-down counter can increase and decrease. The Prometheus metric is a gauge.
 const (
 	otelGauge instrument = iota
 	otelCounter

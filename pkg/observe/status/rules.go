@@ -349,7 +349,7 @@ func checkErrors(e *evidence) (m match, ok bool) {
 	}
 	return match{
 		confidence: high, since: e.onsetLocked(errorShare, failed, (*tally).responses),
-		numbers: fmt.Sprintf("%s of %s in %s had a 5xx status or a gRPC error",
+		numbers: fmt.Sprintf("%s of %s in %s (5xx status or gRPC error)",
 			percent(n, all), message.Count(all, "application response"), e.period()),
 	}, true
 }

@@ -163,7 +163,7 @@ var ruleTests = []ruleTest{
 	{"errors", "app-errors", func(b *Board) {
 		b.sampled(100, func() { b.observe(10, observation.OK, time.Millisecond) })
 		b.sampled(30, func() { b.observeErrors(10) })
-	}, "50 % of 600 application responses in the last minute had a 5xx status or a gRPC error", high, 30 * time.Second},
+	}, "50 % of 600 application responses in the last minute (5xx status or gRPC error)", high, 30 * time.Second},
 	{"errors of a few calls", "app-errors", func(b *Board) {
 		o := newObservation(observation.OK, time.Millisecond)
 		o.RPC = observation.GRPCStatusOf(14)
@@ -171,7 +171,7 @@ var ruleTests = []ruleTest{
 			b.Observe(o)
 			b.sampled(99, func() {})
 		})
-	}, "100 % of 3 application responses in the last 5 minutes had a 5xx status or a gRPC error", high, 300 * time.Second},
+	}, "100 % of 3 application responses in the last 5 minutes (5xx status or gRPC error)", high, 300 * time.Second},
 	{"timeouts", "timeouts", func(b *Board) {
 		b.sampled(60, func() {
 			b.observe(9, observation.OK, time.Millisecond)

@@ -288,7 +288,7 @@ func TestExporterCloseIgnoresBlockedOutput(t *testing.T) {
 	})
 }
 
-func TestSpansLostByCloseAreReportedOnce(t *testing.T) {
+func TestCloseDoesNotReportLostSpansTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(int) error { return &export.Refusal{Err: errors.New("refused")} }}
 		w.wait = func(ctx context.Context) {
