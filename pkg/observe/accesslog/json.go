@@ -65,7 +65,7 @@ func appendSpan(b []byte, from, to time.Time) []byte {
 	return appendMillis(b, to.Sub(from))
 }
 
-// appendTail appends the part that is the last part of all lines.
+// appendTail appends the last part of a line, which is the same in all lines.
 func appendTail(b []byte, r *Revision) []byte {
 	for _, f := range [...]struct{ name, value string }{
 		{"namespace", r.Namespace}, {"service", r.Service}, {"configuration", r.Configuration}, {"revision", r.Name},

@@ -51,7 +51,7 @@ type Batcher[T any] struct {
 
 	mu       sync.Mutex
 	queue    []T
-	ends     []int // end of each queued message; only if MaxBatch is set
+	ends     []int // index in queue after each message; empty if MaxBatch is 0
 	messages int   // number of queued messages
 	writing  int   // number of messages in the batch that is being written
 	idle     bool  // the goroutine waits for a message, not for the end of a delay
@@ -196,7 +196,7 @@ func (b *Batcher[T]) take(spare []T) (batch []T, messages int, full bool) {
 	return batch, b.writing, b.fullLocked() || b.closed && b.messages > 0
 }
 
-// release clears values, so that they do not reference memory anymore.
+// release clears values, so that they do not reference memory anymore. Bytes contain no references.
 func release[T any](values []T) {
 	if _, ok := any(values).([]byte); !ok {
 		clear(values)

@@ -264,8 +264,8 @@ func (e *end) roundTrip(ctx context.Context, body ...[]byte) (*http.Response, []
 	return res, answer, nil
 }
 
-// A requestBody is the body of a request. After release, it is not read anymore, even if the transport
-// still sends it because the response was received first or the context is done.
+// A requestBody is the body of a request. The transport may continue to read the body after the response was
+// received or the context was canceled. After release, reads return an error.
 type requestBody struct {
 	mu       sync.Mutex
 	parts    [][]byte

@@ -102,7 +102,7 @@ func readFamily(message []byte) (f protoFamily, ok bool) {
 	return f, true
 }
 
-// validKind reports whether a field of a MetricFamily has the specified type. Unknown fields have any type.
+// validKind reports whether kind is the type of the field in a MetricFamily. Unknown fields may have any type.
 func validKind(field protowire.Number, kind protowire.Type) bool {
 	switch field {
 	case familyName, familyHelp, familyMetric, familyUnit:
