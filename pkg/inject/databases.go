@@ -76,14 +76,19 @@ func parseImages(text string) []imageRow {
 // imageException is the kind of an image to which no later row applies.
 const imageException = "none"
 
-// rowsOf returns the rows of databases.txt that match the image of a container, up to an exception.
+// imageProtocols contains the kinds of images that are evidence for the protocol of a port.
+var imageProtocols = map[string]protocol{"side": notForRequests, "raw": notHTTP, "tls": overTLS}
+
+// rowsOf returns the rows of databases.txt that are evidence for the ports of a container, up to an
+// exception.
 func rowsOf(c *corev1.Container) []*imageRow {
 	var all []*imageRow
 	for i, r := range images {
-		if slices.Contains([]string{imageHelper, imageProxy, imageWeb, imageAPI, imageListens}, r.kind) || !r.image.MatchString(c.Image) {
+		_, isEvidence := imageProtocols[r.kind]
+		if !isEvidence && r.kind != imageException || !r.image.MatchString(c.Image) {
 			continue
 		}
-		if r.kind == imageException {
+		if !isEvidence {
 			break
 		}
 		all = append(all, &images[i])
@@ -91,12 +96,11 @@ func rowsOf(c *corev1.Container) []*imageRow {
 	return all
 }
 
-// apiName returns the name of a port without the words for metrics at its end, if the image of the
-// container serves requests on the port.
+// apiName returns the name of a port without the suffix -metrics, if the image of the container
+// serves requests on the port.
 func apiName(c *corev1.Container, n int32, name string) string {
-	if short, isMetrics := strings.CutSuffix(name, "-metrics"); isMetrics && slices.ContainsFunc(images, func(r imageRow) bool {
-		return r.kind == imageAPI && r.applies(n) && r.image.MatchString(c.Image)
-	}) {
+	isAPI := func(r imageRow) bool { return r.kind == imageAPI && r.applies(n) && r.image.MatchString(c.Image) }
+	if short, found := strings.CutSuffix(name, "-metrics"); found && slices.ContainsFunc(images, isAPI) {
 		return short
 	}
 	return name
@@ -107,8 +111,7 @@ func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Conta
 
 // sign returns the sign of a port of a container with the image.
 func (r *imageRow) sign(c *corev1.Container) sign {
-	speaks := map[string]protocol{"side": notForRequests, "raw": notHTTP, "tls": overTLS}[r.kind]
-	return sign{speaks, fmt.Sprintf("its image is %.100s (%s)", c.Image, r.reason)}
+	return sign{imageProtocols[r.kind], fmt.Sprintf("its image is %.100s (%s)", c.Image, r.reason)}
 }
 
 // helperNames are names of containers that support the main container of a pod.

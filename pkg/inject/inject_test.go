@@ -31,8 +31,6 @@ type injected struct {
 	out           Outcome
 }
 
-// clone returns a deep copy of a JSON object, because Apply works in place.
-
 // changed returns a copy of an object after changes.
 func changed(t *testing.T, object any, changes []Change) any {
 	t.Helper()
