@@ -627,16 +627,12 @@ func containsPath(value, dir string) bool {
 	if dir = strings.TrimSuffix(dir, "/") + "/"; dir == "/" {
 		return false
 	}
-	value += "/"
-	for from := 0; ; from++ {
-		i := strings.Index(value[from:], dir)
-		if i < 0 {
-			return false
-		}
-		if from += i; from == 0 || !isNameByte(value[from-1]) {
+	for before, after, found := strings.Cut(value+"/", dir); found; before, after, found = strings.Cut(after, dir) {
+		if before == "" || !isNameByte(before[len(before)-1]) {
 			return true
 		}
 	}
+	return false
 }
 
 // isNameByte reports whether b is common at the end of a directory name.

@@ -111,6 +111,11 @@ func isHTTPS(n int32) bool { return n == 443 || n == 8443 }
 // terminates TLS.
 func offersHTTPS(s ServicePort) bool { return isHTTPS(s.Number) && !s.Terminated }
 
+// onlyHTTPS reports whether there are Services for a port, and all of them offer it as HTTPS.
+func onlyHTTPS(services []ServicePort) bool {
+	return len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return !offersHTTPS(s) })
+}
+
 // peerName matches the names of ports through which the nodes of a cluster find each other. peerPorts
 // are the numbers of such ports: memberlist, Consul, and Alertmanager.
 var (
@@ -283,8 +288,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 // isMisleading reports whether own, the sign of the declared name of a port, is no evidence. named is the
 // sign of its name in Services, and flag is the sign of a flag or variable.
 func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag sign, services []ServicePort) bool {
-	isPlain := func(s ServicePort) bool { return !offersHTTPS(s) }
-	if strings.HasPrefix(p.Name, "grpc") && len(services) > 0 && !slices.ContainsFunc(services, isPlain) {
+	if strings.HasPrefix(p.Name, "grpc") && onlyHTTPS(services) {
 		return true // clients use an HTTPS port
 	}
 	likeContainer := p.Name == c.Name && strings.ContainsRune(p.Name, '-')
@@ -321,11 +325,10 @@ func (h *hints) offeredAsBoth(p corev1.ContainerPort, services []ServicePort) si
 	if h.insecure || p.ContainerPort == 80 || webName.MatchString(p.Name) || h.flags[p.ContainerPort].protocol == plainHTTP {
 		return sign{}
 	}
+	isTLS := func(s ServicePort) bool { return !s.Terminated && (isHTTPS(s.Number) || tlsName.MatchString(s.Name)) }
 	for _, s := range services {
-		isPlain := func(o ServicePort) bool {
-			return o.Service == s.Service && !offersHTTPS(o) && !tlsName.MatchString(o.Name)
-		}
-		if i := slices.IndexFunc(services, isPlain); i >= 0 && !s.Terminated && (offersHTTPS(s) || tlsName.MatchString(s.Name)) {
+		isPlain := func(o ServicePort) bool { return o.Service == s.Service && !isTLS(o) }
+		if i := slices.IndexFunc(services, isPlain); i >= 0 && isTLS(s) {
 			return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d and on port %d, which is an HTTPS port", s.Service, services[i].Number, s.Number)}
 		}
 	}
@@ -378,7 +381,7 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if isTLSNumber(p.ContainerPort) && (h.serves[p.ContainerPort] == "" || h.pair.why != "" || h.mounted.why != "" || h.cert) {
 		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, cmp.Or(tlsPorts[p.ContainerPort], "HTTPS"))}
 	}
-	if len(services) > 0 && p.ContainerPort != 80 && !slices.ContainsFunc(services, func(s ServicePort) bool { return !offersHTTPS(s) }) {
+	if p.ContainerPort != 80 && onlyHTTPS(services) {
 		s := services[len(services)-1]
 		return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d, which is an HTTPS port", s.Service, s.Number)}
 	}
