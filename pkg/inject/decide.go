@@ -568,27 +568,22 @@ func rivals(all []*candidate) []*candidate {
 // consoleName matches the names of ports for a console, such as minio-console.
 var consoleName = regexp.MustCompile(`(^|-)console(-|$)`)
 
-// withoutConsoles returns the ports that are not for a console. A port is for a console if its name and a
-// parameter such as --console-address=:9001 show it; its sign is set. If all ports are for a console, it
-// returns all ports and sets no sign.
+// withoutConsoles returns the ports that are not for a console, and sets the sign of the other ports. The
+// name of a console port contains console, and a parameter such as --console-address=:9001 contains its
+// number. If all ports are for a console, withoutConsoles returns all ports and sets no sign.
 func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	isConsole := func(c *candidate) bool {
 		isName := func(s ServicePort) bool { return consoleName.MatchString(s.Name) }
 		return c.container != nil && in.hintsOf(c.container).consoles[c.port.ContainerPort] && (consoleName.MatchString(c.port.Name) || slices.ContainsFunc(c.services, isName))
 	}
-	var others, consoles []*candidate
-	for _, c := range all {
-		if isConsole(c) {
-			consoles = append(consoles, c)
-		} else {
-			others = append(others, c)
-		}
-	}
+	others := slices.DeleteFunc(slices.Clone(all), isConsole)
 	if len(others) == 0 {
 		return all
 	}
-	for _, c := range consoles {
-		c.sign = sign{notForRequests, "its name and its parameter refer to a console"}
+	for _, c := range all {
+		if !slices.Contains(others, c) {
+			c.sign = sign{notForRequests, "its name and a flag or variable for it contain the word console"}
+		}
 	}
 	return others
 }

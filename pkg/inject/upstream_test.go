@@ -40,7 +40,7 @@ func TestPortBehindProxyIsNotSelected(t *testing.T) {
 	})
 }
 
-func TestPortIsNotSelectedIfServerOfProxyIsUnknown(t *testing.T) {
+func TestPortIsNotSelectedIfProxyUpstreamIsUnknown(t *testing.T) {
 	pod := func(proxy string) string {
 		return `"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]},{"name":"front",` + proxy + `}]`
 	}
