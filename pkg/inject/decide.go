@@ -482,26 +482,19 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	return chosen, nil
 }
 
-// noneUsable returns the error for a pod in which no port of pool receives HTTP requests.
+// noneUsable returns the error for a pod in which no port of pool receives HTTP requests. named are the
+// ports with a Service: see hasService.
 func (in *injection) noneUsable(all, named, pool []*candidate) error {
-	if i := slices.IndexFunc(all, isPeerCalledHTTP); i >= 0 && len(named) > 0 {
-		return in.refusePeer(all[i], named)
+	isHTTP := func(s ServicePort) bool { return byName("", s.Name).protocol == plainHTTP }
+	for _, c := range all {
+		i := slices.IndexFunc(c.services, isHTTP)
+		if i >= 0 && len(named) > 0 && isPeer(c.port) && !c.sign.takesRequests() {
+			in.out.Missing = "the port that receives the requests"
+			return refuse(WhichPort, "port %s of container %s has the name %s in Service %s, but %s; if the container serves HTTP requests: %s",
+				describePort(c.port), c.container.Name, c.services[i].Name, c.services[i].Service, c.sign.why, in.flagsOf(named))
+		}
 	}
 	return in.skipNotHTTP(pool)
-}
-
-// isPeerCalledHTTP reports whether a Service uses a name of HTTP for a port through which the nodes of a
-// cluster find each other.
-func isPeerCalledHTTP(c *candidate) bool {
-	return isPeer(c.port) && !c.sign.takesRequests() && slices.ContainsFunc(c.services, func(s ServicePort) bool { return byName("", s.Name).protocol == plainHTTP })
-}
-
-// refusePeer returns the error for a pod without a port for HTTP requests in which a Service uses a name
-// of HTTP for the port of peer.
-func (in *injection) refusePeer(peer *candidate, others []*candidate) error {
-	in.out.Missing = "the port that receives the requests"
-	return refuse(WhichPort, "the name of port %s of container %s in a Service is http, but %s; if the container serves HTTP requests: %s",
-		describePort(peer.port), peer.container.Name, peer.sign.why, in.flagsOf(others))
 }
 
 // probedOther returns the port of a TCP probe or a gRPC probe that the container of a selected port

@@ -486,6 +486,12 @@ func TestServiceCalledLikeContainer(t *testing.T) {
 	}
 }
 
+func TestErrorForPeerPortContainsItsNameInService(t *testing.T) {
+	out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"name":"gossip","containerPort":1000}]}]}}`), nil, portsOf(t, `"name":"shop"`, `{"name":"web","port":1000}`)...)
+	harness.Equal(t, out.Reason, WhichPort)
+	harness.Contains(t, out.Text, "port gossip (1000) of container a has the name web in Service shop, but its name is gossip")
+}
+
 // If a probe uses HTTPS on the port, the option port cannot select it.
 func TestErrorForTLSProbeContainsNoFlag(t *testing.T) {
 	const probe = `"readinessProbe":{"httpGet":{"port":8443,"scheme":"HTTPS"}}`
