@@ -835,13 +835,12 @@ func (d *document) encode(changes []inject.Change) ([]byte, error) {
 func (d *document) encodeDocument(doc *yaml.Node, isJSON bool) ([]byte, error) {
 	head := d.head()
 	if isJSON {
-		trimmed := bytes.TrimSpace(d.text)
 		begin, end := head, []byte("\n")
-		if bytes.HasSuffix(trimmed, []byte("}")) {
-			end = d.text[len(bytes.TrimRight(d.text, spaces)):]
+		if left := bytes.TrimLeft(d.text, spaces); bytes.HasPrefix(left, []byte("{")) {
+			begin = d.text[:len(d.text)-len(left)]
 		}
-		if bytes.HasPrefix(trimmed, []byte("{")) {
-			begin = d.text[:len(d.text)-len(bytes.TrimLeft(d.text, spaces))]
+		if right := bytes.TrimRight(d.text, spaces); bytes.HasSuffix(right, []byte("}")) {
+			end = d.text[len(right):]
 		}
 		return slices.Concat(begin, jsonText(doc.Content[0], styleOf(d.text)), end), nil
 	}
@@ -874,8 +873,10 @@ func styleOf(text []byte) jsonStyle {
 	if indent := indentOf(text); indent != "" {
 		return jsonStyle{indent: indent}
 	}
-	i := bytes.Index(text, []byte(`":`))
-	return jsonStyle{spaced: i >= 0 && bytes.HasPrefix(text[i:], []byte(`": `))}
+	if _, after, _ := bytes.Cut(text, []byte(`":`)); bytes.HasPrefix(after, []byte(" ")) {
+		return jsonStyle{space: " "}
+	}
+	return jsonStyle{}
 }
 
 // indentOf returns the indentation of the first member of a JSON object, or "" if this member is on

@@ -149,19 +149,15 @@ func quoted(text string) string {
 
 // A jsonStyle is the white space in a JSON object.
 type jsonStyle struct {
-	indent string // of each level; "" for an object on one line
-	spaced bool   // the separators in the line are followed by a space
+	indent string // indentation of each level; "" for an object on one line
+	space  string // white space after each separator of an object on one line
 }
 
 // jsonText returns a node as JSON. The order of keys is preserved. The node must have been decoded
 // without an error.
 func jsonText(n *yaml.Node, style jsonStyle) []byte {
 	var b, pretty bytes.Buffer
-	space := ""
-	if style.spaced {
-		space = " "
-	}
-	writeJSON(&b, n, space)
+	writeJSON(&b, n, style.space)
 	if style.indent == "" {
 		return b.Bytes()
 	}
@@ -169,7 +165,7 @@ func jsonText(n *yaml.Node, style jsonStyle) []byte {
 	return pretty.Bytes()
 }
 
-// writeJSON writes a node as JSON on one line, with a space or nothing after each separator.
+// writeJSON writes a node as JSON on one line, with space after each separator.
 func writeJSON(b *bytes.Buffer, n *yaml.Node, space string) {
 	n = target(n)
 	switch n.Kind {

@@ -253,17 +253,19 @@ func (d *document) restore(changes []inject.Change) bool {
 	if err != nil {
 		return false
 	}
+	splits := []func([]byte) []string{linesOf} // hunks in a comment, and those of other versions, always replace lines
+	if isOneLine(text) {
+		splits = append(splits, membersOf)
+	}
 	for _, stored := range all {
 		var hunks []hunk
 		if json.Unmarshal([]byte(stored), &hunks) != nil {
 			continue
 		}
-		// Hunks in a comment, and those of other versions, always replace lines.
-		if was, ok := replace(text, hunks, linesOf); ok && d.setText(was, want) == nil {
-			return true
-		}
-		if was, ok := replace(text, hunks, splitOf(text)); ok && d.setText(was, want) == nil {
-			return true
+		for _, split := range splits {
+			if was, ok := replace(text, hunks, split); ok && d.setText(was, want) == nil {
+				return true
+			}
 		}
 	}
 	return false
