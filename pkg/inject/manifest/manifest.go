@@ -559,10 +559,13 @@ func writeRest(results []*Result, change func(*document, []inject.Change) error)
 // cannot be restored byte for byte.
 func warnOfFormat(results []*Result) {
 	for _, r := range results {
-		if r.from.lost && r.Verdict == inject.Injected {
+		if !slices.Contains([]inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten}, r.Verdict) {
+			continue
+		}
+		if r.from.lost {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("uninject will restore the values of the document, but not its white space, because the difference exceeds %d bytes", maxHunkBytes))
 		}
-		if r.from.reformatted && slices.Contains([]inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten}, r.Verdict) {
+		if r.from.reformatted {
 			r.Warnings = append(r.Warnings, "the layout of the document does not support edits in place (anchors, lists on one line); the comments are kept, but the white space may be different")
 		}
 	}

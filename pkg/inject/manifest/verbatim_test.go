@@ -85,10 +85,17 @@ func TestUninjectRestoresJSONOnOneLine(t *testing.T) {
 }
 
 func TestWarningIfLayoutIsTooLong(t *testing.T) {
+	const pod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","labels":{"app":"web"}},"spec" :{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`
+	const service = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"web"},"spec" :{"selector":{"app":"web"},"ports":[{"port":80,"targetPort":8080}]}}`
 	for length, want := range map[int]bool{10: false, maxHunkBytes: true} {
-		wide := strings.Replace(compactPod, `"spec":`, `"spec" :`+strings.Repeat(" ", length), 1)
-		results := Inject([]*File{Parse("f", []byte(wide))}, nil, inject.Workloads)
-		harness.Equal(t, strings.Contains(strings.Join(results[0].Warnings, "\n"), "uninject will restore the values of the document, but not its white space"), want, length)
+		var files []*File
+		for _, text := range []string{pod, service} {
+			files = append(files, Parse("f", []byte(strings.Replace(text, `"spec" :`, `"spec" :`+strings.Repeat(" ", length), 1))))
+		}
+		for i, r := range Inject(files, nil, inject.Services) {
+			harness.Equal(t, r.Verdict, []inject.Verdict{inject.Injected, inject.Rewritten}[i])
+			harness.Equal(t, strings.Contains(strings.Join(r.Warnings, "\n"), "uninject will restore the values of the document, but not its white space"), want, r.Kind, length)
+		}
 	}
 }
 
