@@ -134,6 +134,7 @@ func TestStatusReportsInvalidDocuments(t *testing.T) {
 		out, report, code := injector(t, "status", in)
 		harness.Equal(t, out, "", in)
 		harness.Equal(t, report, want, in)
+		harness.Equal(t, strings.Contains(report, "--on-refusal"), false, "status has no flag --on-refusal")
 		harness.Equal(t, code, failed, in, "exit code")
 	}
 }

@@ -468,10 +468,11 @@ func (d *document) list(read func(r *Result, object map[string]any)) {
 	switch {
 	case d.err != nil:
 		line, text := d.position(d.err)
+		text += "; the document is not changed"
 		kind, namespace, name := d.identity()
-		out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text + "; the document is not changed if --on-refusal=skip is set"}
+		out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text}
 		if d.other {
-			out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text + "; the document is not changed"}}
+			out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text}}
 		}
 		d.results = []*Result{{File: d.file, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out}}
 	case d.value != nil:
