@@ -153,7 +153,7 @@ func exceeded(out *Outcome, template any, quotas []Quota) []string {
 	for _, q := range quotas {
 		for _, h := range q.hard {
 			if pod == nil {
-				pod = withSidecar(template, out)
+				pod = podAfter(template, out.Changes)
 			}
 			used := usage(pod, h)
 			if used.Cmp(h.amount) <= 0 {
@@ -174,20 +174,14 @@ func exceeded(out *Outcome, template any, quotas []Quota) []string {
 	return all
 }
 
-// withSidecar returns the resources of a pod after the injection.
-func withSidecar(template any, out *Outcome) *corev1.PodSpec {
-	pod := new(corev1.PodSpec)
-	if t, err := decodeTemplate(template); err == nil {
-		pod = &t.Spec
+// podAfter returns a pod after changes, or an empty pod if the changed template is invalid.
+func podAfter(template any, changes []Change) *corev1.PodSpec {
+	if after, err := Apply(Copy(template), changes); err == nil {
+		if t, err := decodeTemplate(after); err == nil {
+			return &t.Spec
+		}
 	}
-	c := corev1.Container{Name: SidecarName, Resources: out.resources}
-	if out.native {
-		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
-		pod.InitContainers = append(pod.InitContainers, c)
-	} else {
-		pod.Containers = append(pod.Containers, c)
-	}
-	return pod
+	return new(corev1.PodSpec)
 }
 
 // usage returns the minimum amount of a resource that a ResourceQuota counts for a pod. Init containers run one
@@ -206,7 +200,7 @@ func usage(pod *corev1.PodSpec, h hardLimit) resource.Quantity {
 			return amount
 		}
 	}
-	var total, restartable, highest resource.Quantity
+	var restartable, highest resource.Quantity
 	for _, c := range pod.InitContainers {
 		amount := amountOf(c.Resources, h)
 		during := restartable.DeepCopy()
@@ -218,7 +212,7 @@ func usage(pod *corev1.PodSpec, h hardLimit) resource.Quantity {
 			highest = during
 		}
 	}
-	total = restartable
+	total := restartable
 	for _, c := range pod.Containers {
 		total.Add(amountOf(c.Resources, h))
 	}
