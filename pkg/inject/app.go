@@ -13,8 +13,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
-// warnOfUnknownNames adds a warning for each Service with a named targetPort that no container has.
-// Such a Service does not reach the pod. It can use the names of the ports of the sidecar.
+// warnOfUnknownNames adds a warning for each name that a Service uses as targetPort, if neither a
+// container nor the sidecar has a port with this name. The Service port does not reach the pod.
 func (in *injection) warnOfUnknownNames() error {
 	names := map[string]bool{config.AutoscalerPortName: true, config.MetricsPortName: true}
 	for _, c := range slices.Concat(in.pod.Containers, in.restartableInitContainers()) {

@@ -561,9 +561,9 @@ func rivals(all []*candidate) []*candidate {
 // consoleName matches the names of ports for a console, such as minio-console.
 var consoleName = regexp.MustCompile(`(^|-)console(-|$)`)
 
-// withoutConsoles returns the ports that are not for a console, and sets the sign of the other ports. The
-// name of a console port contains console, and a parameter such as --console-address=:9001 contains its
-// number. If all ports are for a console, withoutConsoles returns all ports and sets no sign.
+// withoutConsoles returns the ports that are not for a console, and sets the sign of the console ports. A
+// port is a console port if its name and a parameter such as --console-address=:9001 contain the word
+// console. If there are only console ports, withoutConsoles returns all ports and sets no sign.
 func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	isConsole := func(c *candidate) bool {
 		isName := func(s ServicePort) bool { return consoleName.MatchString(s.Name) }

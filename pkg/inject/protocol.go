@@ -111,7 +111,7 @@ func isHTTPS(n int32) bool { return n == 443 || n == 8443 }
 // terminates TLS.
 func offersHTTPS(s ServicePort) bool { return isHTTPS(s.Number) && !s.Terminated }
 
-// onlyHTTPS reports whether there are Services for a port, and all of them offer it as HTTPS.
+// onlyHTTPS reports whether Services offer a port only as HTTPS. It returns false if there are no Services.
 func onlyHTTPS(services []ServicePort) bool {
 	return len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return !offersHTTPS(s) })
 }

@@ -30,6 +30,9 @@ var (
 	upstreamURL = regexp.MustCompile(`(?i)^(?:([a-z0-9+]+)://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::([0-9]{1,5}))?(/.*)?$`)
 )
 
+// isUpstream reports whether the name of a parameter contains the word upstream.
+func isUpstream(words []string) bool { return anyOf(words, []string{"upstream", "upstreams"}) }
+
 // upstreamOf returns the port in a flag or a variable with the address of a server behind a proxy, or 0.
 func upstreamOf(s parameter, part string) int32 {
 	if len(s.words) == 0 || !anyOf(s.words, upstreamWords) || allOf(s.words, egressWords) && len(s.words) > 1 {
@@ -46,7 +49,7 @@ func upstreamOf(s parameter, part string) int32 {
 			port = "80"
 		}
 		// An exporter reads metrics. A proxy in front of the metrics uses the word upstream.
-		if (anyOf(s.words, scrapeWords) || anyOf(s.words, sideWords) || healthPath.MatchString(m[3])) && !anyOf(s.words, upstreamWords[:2]) {
+		if (anyOf(s.words, scrapeWords) || anyOf(s.words, sideWords) || healthPath.MatchString(m[3])) && !isUpstream(s.words) {
 			return 0
 		}
 	} else if last := s.words[len(s.words)-1]; last != "port" && last != "ports" {
@@ -57,21 +60,21 @@ func upstreamOf(s parameter, part string) int32 {
 }
 
 // hiddenUpstream returns the parameter that hides the address of the server behind a proxy such as oauth2-proxy: a
-// configuration file, or a value from another object. It returns "" if the address is visible, or if the container is no
-// proxy.
+// configuration file, or a value from another object. It returns "" if the address is visible, or if the container is not
+// such a proxy.
 func hiddenUpstream(container any) string {
 	if !hasKind(text(container, "image"), imageProxy) {
 		return ""
 	}
 	visible, hidden := false, ""
 	parametersOf(container, func(s parameter) {
-		visible = visible || anyOf(s.words, upstreamWords[:2])
+		visible = visible || isUpstream(s.words)
 		if anyOf(s.words, configWords) && strings.ContainsRune(s.value, '/') {
 			hidden = fmt.Sprintf("%.60s=%.60s", s.name, s.value)
 		}
 	})
 	for _, v := range listAt(container, "env") {
-		if name := text(v, "name"); at(v, "valueFrom") != nil && anyOf(wordsOf(name), upstreamWords[:2]) {
+		if name := text(v, "name"); at(v, "valueFrom") != nil && isUpstream(wordsOf(name)) {
 			hidden = fmt.Sprintf("env %.60s", name)
 		}
 	}
@@ -85,7 +88,7 @@ func hiddenUpstream(container any) string {
 }
 
 // upstreams returns the containers that forward requests to a port of the pod. It returns up to two containers for each
-// port. It also sets the containers whose server is unknown.
+// port. It also sets in.hidden.
 func (in *injection) upstreams() map[int32][]upstream {
 	if in.behind != nil {
 		return in.behind
@@ -93,8 +96,8 @@ func (in *injection) upstreams() map[int32][]upstream {
 	in.behind = map[int32][]upstream{}
 	for _, c := range containersAtRuntime(in.object) {
 		name := text(c, "name")
-		if file := hiddenUpstream(c); file != "" {
-			in.hidden = append(in.hidden, upstream{name, file})
+		if parameter := hiddenUpstream(c); parameter != "" {
+			in.hidden = append(in.hidden, upstream{name, parameter})
 		}
 		parametersOf(c, func(s parameter) {
 			for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return strings.ContainsRune(",; \t\n", r) }) {

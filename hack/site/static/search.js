@@ -63,7 +63,7 @@ function item(entry, words) {
   return result;
 }
 
-// show replaces the results by a heading and other elements.
+// show replaces the results with a heading and other elements.
 function show(heading, ...elements) {
   const h1 = document.createElement('h1');
   h1.textContent = heading;

@@ -165,7 +165,7 @@ func jsonText(n *yaml.Node, style jsonStyle) []byte {
 	return pretty.Bytes()
 }
 
-// writeJSON writes a node as JSON on one line, with space after each separator.
+// writeJSON writes a node as JSON on one line. It writes space after each comma and each colon.
 func writeJSON(b *bytes.Buffer, n *yaml.Node, space string) {
 	n = target(n)
 	switch n.Kind {
