@@ -111,6 +111,11 @@ func isHTTPS(n int32) bool { return n == 443 || n == 8443 }
 // terminates TLS.
 func offersHTTPS(s ServicePort) bool { return isHTTPS(s.Number) && !s.Terminated }
 
+// offersTLS is like offersHTTPS, but a name for TLS is also sufficient.
+func offersTLS(s ServicePort) bool {
+	return offersHTTPS(s) || tlsName.MatchString(s.Name) && !s.Terminated
+}
+
 // onlyHTTPS reports whether Services offer a port only as HTTPS. It returns false if there are no Services.
 func onlyHTTPS(services []ServicePort) bool {
 	return len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return !offersHTTPS(s) })
@@ -325,10 +330,9 @@ func (h *hints) offeredAsBoth(p corev1.ContainerPort, services []ServicePort) si
 	if h.insecure || p.ContainerPort == 80 || webName.MatchString(p.Name) || h.flags[p.ContainerPort].protocol == plainHTTP {
 		return sign{}
 	}
-	isTLS := func(s ServicePort) bool { return !s.Terminated && (isHTTPS(s.Number) || tlsName.MatchString(s.Name)) }
 	for _, s := range services {
-		isPlain := func(o ServicePort) bool { return o.Service == s.Service && !isTLS(o) }
-		if i := slices.IndexFunc(services, isPlain); i >= 0 && isTLS(s) {
+		isPlain := func(o ServicePort) bool { return o.Service == s.Service && !offersTLS(o) }
+		if i := slices.IndexFunc(services, isPlain); i >= 0 && offersTLS(s) {
 			return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d and on port %d, which is an HTTPS port", s.Service, services[i].Number, s.Number)}
 		}
 	}

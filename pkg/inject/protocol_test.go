@@ -166,6 +166,19 @@ var servicePorts = []struct {
 	{"only port 443", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":443,"targetPort":1000}`, 0, NotHTTP},
 }
 
+// The evidence for TLS is that one Service offers the port as HTTP and as HTTPS.
+func TestCompactPortsKeepsServiceWithTLS(t *testing.T) {
+	var ports []ServicePort
+	for i := range maxNamedServices {
+		ports = append(ports, portsOf(t, fmt.Sprintf(`"name":"plain-%d"`, i), `{"name":"http","port":80,"targetPort":1000}`)...)
+	}
+	ports = append(ports, portsOf(t, `"name":"both"`, `{"name":"http","port":80,"targetPort":1000},{"name":"https","port":443,"targetPort":1000}`)...)
+	pod := parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"containerPort":1000}]}]}}`)
+	want := Inject(pod, nil, ports...)
+	harness.Equal(t, want.Reason, NotHTTP, want.Text)
+	harness.Equal(t, Inject(pod, nil, CompactPorts(ports)...).Text, want.Text)
+}
+
 // The target ports and port names of Services are evidence, and appProtocol overrides other
 // evidence.
 func TestServicesSelectPort(t *testing.T) {

@@ -80,10 +80,22 @@ const maxNamedServices = 3
 // [Inject]: all but the first maxNamedServices of the ports that differ only in the name of their
 // Service. Without it, the cost of a pod would grow with the number of its Services.
 func CompactPorts(all []ServicePort) []ServicePort {
+	type target struct {
+		service string
+		port    intstr.IntOrString
+	}
+	plain, tls := map[target]bool{}, map[target]bool{} // see offeredAsBoth
+	for _, s := range all {
+		if offersTLS(s) {
+			tls[target{s.Service, s.Target}] = true
+		} else {
+			plain[target{s.Service, s.Target}] = true
+		}
+	}
 	seen := map[ServicePort]int{}
 	return slices.DeleteFunc(slices.Clone(all), func(s ServicePort) bool {
-		key := s
-		key.Service = fmt.Sprint(isAside(s, nil), s.Name == s.Service)
+		key, t := s, target{s.Service, s.Target}
+		key.Service = fmt.Sprint(isAside(s, nil), s.Name == s.Service, plain[t] && tls[t])
 		if s.Number != 80 && !isHTTPS(s.Number) { // the only numbers that are evidence
 			key.Number = 0
 		}
