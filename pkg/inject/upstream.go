@@ -33,6 +33,15 @@ var (
 // isUpstream reports whether the name of a parameter contains the word upstream.
 func isUpstream(words []string) bool { return anyOf(words, []string{"upstream", "upstreams"}) }
 
+// isUpstreamAddress reports whether the name of a parameter is that of the address of an upstream server,
+// such as upstream-url. The name upstream-timeout is not.
+func isUpstreamAddress(words []string) bool {
+	if n := len(words); n > 1 && words[n-1] == "url" {
+		words = words[:n-1]
+	}
+	return len(words) > 0 && isUpstream(words[len(words)-1:])
+}
+
 // upstreamOf returns the port in a flag or a variable with the address of a server behind a proxy, or 0.
 func upstreamOf(s parameter, part string) int32 {
 	if len(s.words) == 0 || !anyOf(s.words, upstreamWords) || allOf(s.words, egressWords) && len(s.words) > 1 {
@@ -68,13 +77,13 @@ func hiddenUpstream(container any) string {
 	}
 	visible, hidden := false, ""
 	parametersOf(container, func(s parameter) {
-		visible = visible || isUpstream(s.words)
+		visible = visible || isUpstreamAddress(s.words)
 		if anyOf(s.words, configWords) && strings.ContainsRune(s.value, '/') {
 			hidden = fmt.Sprintf("%.60s=%.60s", s.name, s.value)
 		}
 	})
 	for _, v := range listAt(container, "env") {
-		if name := text(v, "name"); at(v, "valueFrom") != nil && isUpstream(wordsOf(name)) {
+		if name := text(v, "name"); at(v, "valueFrom") != nil && isUpstreamAddress(wordsOf(name)) {
 			hidden = fmt.Sprintf("env %.60s", name)
 		}
 	}

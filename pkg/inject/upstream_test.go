@@ -51,6 +51,8 @@ func TestPortIsNotSelectedIfProxyUpstreamIsUnknown(t *testing.T) {
 		{"a variable from a Secret", "", pod(image + `,"env":[{"name":"OAUTH2_PROXY_UPSTREAMS","valueFrom":{"secretKeyRef":{"name":"x","key":"y"}}}]`), "", NotHTTP},
 		{"all variables from a Secret", "", pod(image + `,"envFrom":[{"secretRef":{"name":"x"}}]`), "", NotHTTP},
 		{"a configuration file and another server", "", pod(image + `,"args":["--config=/etc/proxy.cfg","--upstream=http://api:8080"]`), "", "web:8080"},
+		{"a configuration file and a timeout", "", pod(image + `,"args":["--config=/etc/proxy.cfg","--upstream-timeout=30s"]`), "", NotHTTP},
+		{"a configuration file and a flag with the URL of another server", "", pod(image + `,"args":["--config=/etc/proxy.cfg","--upstream-url=http://api:8080"]`), "", "web:8080"},
 		{"no server", "", pod(image), "", "web:8080"},
 		{"another image with a configuration file", "", pod(`"image":"x/front:1","args":["--config=/etc/x"]`), "", "web:8080"},
 		{"a Service for the application", "", pod(image + `,"args":["--config=/etc/proxy.cfg"]`), `{"port":80,"targetPort":"http"}`, "web:8080"},
