@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -44,12 +46,7 @@ func respond(h http.HandlerFunc) func(*pod) { return func(p *pod) { p.serve(h) }
 func ok(p *pod) { p.serve(func(http.ResponseWriter, *http.Request) {}) }
 
 // hang returns when the client disconnects or the test ends.
-func hang(p *pod, r *http.Request) {
-	select {
-	case <-r.Context().Done():
-	case <-p.ctx.Done():
-	}
-}
+func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
 // clients returns a function that starts n clients. Each client sleeps for the pause before each request.
 func clients(n int, pause time.Duration) func(*pod) {
@@ -57,6 +54,10 @@ func clients(n int, pause time.Duration) func(*pod) {
 }
 
 func TestIncidents(t *testing.T) {
+	queueProxy = filepath.Join(t.TempDir(), "queue-proxy")
+	if out, err := exec.Command("go", "build", "-o", queueProxy, "../../cmd/queue-proxy").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	startPrometheus(t)
 	for _, in := range append(slices.Clone(incidents), healthy) {
 		t.Run(in.name, func(t *testing.T) {
@@ -144,10 +145,8 @@ func quote(s string) string {
 
 // number returns the position of s in the list, starting at 1. If the list does not contain s, number adds it.
 func number(list *[]string, s string) int {
-	for i, v := range *list {
-		if v == s {
-			return i + 1
-		}
+	if i := slices.Index(*list, s); i >= 0 {
+		return i + 1
 	}
 	*list = append(*list, s)
 	return len(*list)

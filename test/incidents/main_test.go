@@ -9,10 +9,6 @@ package incidents
 
 import (
 	"flag"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 )
 
@@ -27,22 +23,5 @@ func TestMain(m *testing.M) {
 	if parallel.Value.String() == parallel.DefValue {
 		parallel.Value.Set("16") // most tests wait and use little CPU time
 	}
-	os.Exit(run(m))
-}
-
-// run builds the sidecar and runs the tests.
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "incidents")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "incidents:", err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	queueProxy = filepath.Join(dir, "queue-proxy")
-	build := exec.Command("go", "build", "-o", queueProxy, "github.com/queue-proxy/queue-proxy/cmd/queue-proxy")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "incidents: build cmd/queue-proxy: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
+	m.Run()
 }

@@ -1,7 +1,6 @@
 package incidents
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"io"
@@ -32,7 +31,7 @@ type pod struct {
 
 	sidecar        *exec.Cmd
 	exited         chan struct{}
-	stdout, stderr output
+	stdout, stderr *harness.Buffer
 
 	// reported is the start time of await. An alert must be evaluated after this time.
 	reported time.Time
@@ -79,8 +78,8 @@ func (p *pod) start(in *incident, settings []string) bool {
 		"METRICS_PORT=" + p.metrics, "ADMIN_PORT=" + p.admin, "AUTOSCALER_PORT=" + ports[5],
 	}, settings...)
 	p.sidecar.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p.sidecar.Stderr = &p.stderr
-	p.sidecar.Stdout = &p.stdout
+	p.stdout, p.stderr = &harness.Buffer{}, &harness.Buffer{}
+	p.sidecar.Stdout, p.sidecar.Stderr = p.stdout, p.stderr
 	if in.unreadOutput {
 		r, w, err := os.Pipe()
 		harness.NoError(p.t, err)
@@ -102,7 +101,6 @@ func (p *pod) start(in *incident, settings []string) bool {
 			if !strings.Contains(p.stderr.String(), "address already in use") {
 				p.t.Fatalf("the sidecar exited:\n%s", p.stderr.String())
 			}
-			p.stderr.reset()
 			return false
 		case <-time.After(10 * time.Millisecond):
 		}
@@ -118,19 +116,22 @@ func (p *pod) kill() {
 		p.t.Errorf("the sidecar failed:\n%s", p.stderr.String())
 	}
 	if p.t.Failed() {
-		p.t.Logf("log of the sidecar:\n%s", p.stderr.tail())
+		p.t.Logf("log of the sidecar:\n%s", tail(p.stderr))
 	}
 }
 
+// prober sends each probe on a new connection.
+var prober = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
 // serves reports whether the sidecar answers a network probe.
 func (p *pod) serves() bool {
-	status, err := p.get("/", "K-Network-Probe: probe", "K-Network-Hash: h")
+	status, err := p.get(prober, "/", "K-Network-Probe: probe", "K-Network-Hash: h")
 	return err == nil && status == http.StatusOK
 }
 
 // kubelet sends a readiness probe twice per second.
 func (p *pod) kubelet() {
-	_, _ = p.get("/", "User-Agent: kube-probe/1.31", "K-Network-Probe: queue")
+	_, _ = p.get(prober, "/", "User-Agent: kube-probe/1.31", "K-Network-Probe: queue")
 	p.sleep(500 * time.Millisecond)
 }
 
@@ -160,19 +161,6 @@ func (p *pod) serve(h http.HandlerFunc) {
 	p.t.Cleanup(func() { s.Close() })
 }
 
-// accept starts a TCP application.
-func (p *pod) accept(serve func(c net.Conn)) {
-	p.done.Go(func() {
-		for {
-			c, err := p.app.Accept()
-			if err != nil {
-				return
-			}
-			p.done.Go(func() { p.with(c, serve) })
-		}
-	})
-}
-
 // with calls serve and closes the connection after serve returns, or at the end of the test.
 func (p *pod) with(c net.Conn, serve func(c net.Conn)) {
 	defer context.AfterFunc(p.ctx, func() { c.Close() })()
@@ -199,9 +187,9 @@ func (p *pod) send(text string) {
 	})
 }
 
-// get sends a GET request on a new connection and returns the status of the response. A header field has the form
+// get sends a GET request to the port for requests and returns the status of the response. A header field has the form
 // "name: value".
-func (p *pod) get(path string, fields ...string) (status int, err error) {
+func (p *pod) get(client *http.Client, path string, fields ...string) (status int, err error) {
 	r, err := http.NewRequestWithContext(p.ctx, http.MethodGet, "http://127.0.0.1:"+p.requests+path, nil)
 	if err != nil {
 		return 0, err
@@ -210,14 +198,7 @@ func (p *pod) get(path string, fields ...string) (status int, err error) {
 		name, value, _ := strings.Cut(f, ": ")
 		r.Header.Set(name, value)
 	}
-	return p.do(r)
-}
-
-// do sends a request on a new connection and reads the response.
-func (p *pod) do(r *http.Request) (status int, err error) {
-	transport := &http.Transport{DisableKeepAlives: true}
-	defer transport.CloseIdleConnections()
-	res, err := transport.RoundTrip(r)
+	res, err := client.Do(r)
 	if err != nil {
 		return 0, err
 	}
@@ -233,52 +214,15 @@ func (p *pod) traffic(delay time.Duration, n int, pause time.Duration) {
 	p.t.Cleanup(client.CloseIdleConnections)
 	for range n {
 		p.done.Go(func() {
-			for p.sleep(delay); p.ctx.Err() == nil; p.fetch(client) {
+			for p.sleep(delay); p.ctx.Err() == nil; _, _ = p.get(client, "/") {
 				p.sleep(pause)
 			}
 		})
 	}
 }
 
-// fetch sends a GET request and reads the response.
-func (p *pod) fetch(client *http.Client) {
-	r, err := http.NewRequestWithContext(p.ctx, http.MethodGet, "http://127.0.0.1:"+p.requests+"/", nil)
-	harness.NoError(p.t, err)
-	res, err := client.Do(r)
-	if err != nil {
-		return
-	}
-	defer res.Body.Close()
-	_, _ = io.Copy(io.Discard, res.Body)
-}
-
-// output contains the output of the sidecar.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-func (o *output) reset() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.b.Reset()
-}
-
-// tail returns the end of the output.
-func (o *output) tail() string {
-	s := o.String()
+// tail returns the end of an output.
+func tail(output *harness.Buffer) string {
+	s := output.String()
 	return s[max(0, len(s)-6000):]
 }

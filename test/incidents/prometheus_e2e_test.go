@@ -58,7 +58,7 @@ scrape_configs:
 `, interval, filepath.Join(dir, "rules.yaml"), filepath.Join(s.targets, "*.json"))
 	harness.NoError(t, os.WriteFile(filepath.Join(dir, "prometheus.yaml"), []byte(config), 0o644))
 	s.address = "127.0.0.1:" + harness.FreePorts(t, 1)[0]
-	var output output
+	var output harness.Buffer
 	c := exec.Command("prometheus", "--config.file="+filepath.Join(dir, "prometheus.yaml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+s.address)
 	c.Stdout, c.Stderr = &output, &output
@@ -67,7 +67,7 @@ scrape_configs:
 		_ = c.Process.Kill()
 		_ = c.Wait()
 		if t.Failed() {
-			t.Logf("output of Prometheus:\n%s", output.tail())
+			t.Logf("output of Prometheus:\n%s", tail(&output))
 		}
 	})
 	harness.Until(t, "Prometheus is ready", func() bool {

@@ -2,7 +2,6 @@ package incidents
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -57,7 +56,7 @@ var incidents = []incident{
 	},
 	{
 		name:    "application: closes early",
-		app:     func(p *pod) { p.accept(func(c net.Conn) { _, _ = c.Read(make([]byte, 4096)) }) },
+		app:     func(p *pod) { harness.ServeApp(p.t, p.app, func(c *harness.AppConn) { c.Head() }) },
 		provoke: clients(1, 10*time.Millisecond),
 		alerts:  []string{"AppFails"},
 		metric:  `request_failures_total{reason="app-reset"}`,
@@ -66,7 +65,7 @@ var incidents = []incident{
 	},
 	{
 		name: "application: hangs", settings: env("CONTAINER_CONCURRENCY=1"),
-		app:     func(p *pod) { p.serve(func(_ http.ResponseWriter, r *http.Request) { hang(p, r) }) },
+		app:     respond(hang),
 		provoke: clients(3, 0),
 		alerts:  []string{"NobodyLeaves"},
 		metric:  "oldest_waiter_age_seconds",
@@ -107,20 +106,19 @@ var incidents = []incident{
 	{
 		name: "client: disconnects",
 		app: func(p *pod) {
-			p.serve(func(_ http.ResponseWriter, r *http.Request) {
+			p.serve(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/slow" {
-					hang(p, r)
+					hang(w, r)
 				}
 			})
 		},
 		provoke: func(p *pod) {
 			p.traffic(0, 1, 10*time.Millisecond)
 			p.run(1, func() {
-				ctx, cancel := context.WithTimeout(p.ctx, 50*time.Millisecond)
-				defer cancel()
-				r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+p.requests+"/slow", nil)
-				harness.NoError(p.t, err)
-				_, _ = p.do(r)
+				p.dial(func(c net.Conn) {
+					_, _ = io.WriteString(c, "GET /slow HTTP/1.1\r\nHost: a.test\r\n\r\n")
+					p.sleep(50 * time.Millisecond)
+				})
 			})
 		},
 		metric: `request_failures_total{reason="client-gone"}`,
@@ -220,7 +218,7 @@ var incidents = []incident{
 	},
 	{
 		name: "limits: too many connections", settings: env("MAX_CONNECTIONS=10"),
-		app:     stream,
+		app:     respond(stream),
 		provoke: func(p *pod) { p.streams(15) },
 		alerts:  []string{"NearlyOutOfFiles"},
 		metric:  "client_connections_waiting",
@@ -229,7 +227,7 @@ var incidents = []incident{
 	},
 	{
 		name: "limits: too many open files", files: 100,
-		app:     stream,
+		app:     respond(stream),
 		provoke: func(p *pod) { p.streams(100) },
 		alerts:  []string{"NearlyOutOfFiles"},
 		metric:  "client_connections_waiting",
@@ -238,7 +236,7 @@ var incidents = []incident{
 	},
 	{
 		name: "limits: too much memory", settings: env("GOMEMLIMIT=42MiB"),
-		app: func(p *pod) { p.serve(func(_ http.ResponseWriter, r *http.Request) { hang(p, r) }) },
+		app: respond(hang),
 		provoke: func(p *pod) {
 			long := "GET / HTTP/1.1\r\nHost: a.test\r\n" + strings.Repeat("X-Long: "+strings.Repeat("y", 1000)+"\r\n", 900) + "\r\n"
 			p.run(40, func() { p.send(long) })
@@ -381,7 +379,7 @@ var incidents = []incident{
 	},
 	{
 		name: "other: drain too long", settings: env("DRAIN_DEADLINE=10m", "DRAIN_STREAMS=wait"),
-		app: stream,
+		app: respond(stream),
 		provoke: func(p *pod) {
 			p.streams(1)
 			harness.NoError(p.t, p.sidecar.Process.Signal(syscall.SIGTERM))
@@ -412,19 +410,17 @@ func traced(collector string) []string {
 	return []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=" + collector + "/v1/traces", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}
 }
 
-// okResponse is a complete response.
-const okResponse = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-
 // respondQuickly starts an application that uses little CPU time for each request.
 func respondQuickly(p *pod) {
-	p.accept(func(c net.Conn) {
-		for in := bufio.NewReader(c); ; {
-			line, err := in.ReadSlice('\n')
+	response := harness.OK("")
+	harness.ServeApp(p.t, p.app, func(c *harness.AppConn) {
+		for {
+			line, err := c.In.ReadSlice('\n')
 			if err != nil {
 				return
 			}
 			if string(line) == "\r\n" {
-				_, _ = io.WriteString(c, okResponse)
+				c.Send(response)
 			}
 		}
 	})
@@ -449,13 +445,11 @@ func pipeline(p *pod) {
 	})
 }
 
-// stream starts an application that sends an endless response after the request to /, and an empty response to others.
-func stream(p *pod) {
-	p.serve(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, "begin\n")
-		_ = http.NewResponseController(w).Flush()
-		hang(p, r)
-	})
+// stream sends the first line of a response that does not end.
+func stream(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.WriteString(w, "begin\n")
+	_ = http.NewResponseController(w).Flush()
+	hang(w, r)
 }
 
 // streams opens n connections, each with a response that does not end. It returns when the first
