@@ -55,7 +55,8 @@ func buildInjector(t *testing.T) (program string) {
 func startInjector(t *testing.T, program string, args ...string) *served {
 	t.Helper()
 	dir := t.TempDir()
-	p := &served{roots: writeCertificate(t, dir), logged: make(chan int, 1)}
+	roots := harness.WriteCertificate(t, dir, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
+	p := &served{roots: roots, logged: make(chan int, 1)}
 	p.cmd = exec.Command(program, append([]string{"serve", "--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--cert-dir=" + dir, "--linger=10ms", "--image=queue-proxy:dev"}, args...)...)
 	p.cmd.Env = append(os.Environ(), "BE_THE_INJECTOR=1", "GOMEMLIMIT=200MiB") // GOMEMLIMIT of deploy/base
 	log, err := p.cmd.StderrPipe()

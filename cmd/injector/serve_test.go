@@ -2,14 +2,10 @@ package main
 
 import (
 	"bytes"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -80,20 +76,4 @@ func TestServeRejectsInvalidFlags(t *testing.T) {
 			t.Errorf("%q: got exit code %d and %s, want 2 and %q", c.args, code, report, c.want)
 		}
 	}
-}
-
-// writeCertificate writes tls.crt and tls.key for 127.0.0.1, and returns a pool that trusts the
-// certificate.
-func writeCertificate(t *testing.T, dir string) *x509.CertPool {
-	t.Helper()
-	made, err := harness.NewCertificate(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
-	harness.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(made.PrivateKey)
-	harness.NoError(t, err)
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: made.Certificate[0]})
-	write(t, filepath.Join(dir, "tls.crt"), string(cert))
-	write(t, filepath.Join(dir, "tls.key"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(cert)
-	return roots
 }

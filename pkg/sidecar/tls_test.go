@@ -3,11 +3,8 @@ package sidecar
 import (
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,20 +16,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
-
-// writePair writes a certificate, which change modifies, and its key to a directory.
-func writePair(t *testing.T, dir string, change func(*x509.Certificate)) {
-	t.Helper()
-	pair, err := harness.NewCertificate(change)
-	harness.NoError(t, err)
-	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	harness.NoError(t, err)
-	for name, block := range map[string]*pem.Block{
-		"tls.crt": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
-	} {
-		harness.NoError(t, os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600))
-	}
-}
 
 // withPair returns a sidecar with the certificate of a directory, and its log.
 func withPair(t *testing.T, dir string) (*sidecar, *observer.ObservedLogs) {
@@ -49,7 +32,7 @@ func withPair(t *testing.T, dir string) (*sidecar, *observer.ObservedLogs) {
 
 func TestExpiredCertificateIsLoggedAsInUse(t *testing.T) {
 	dir := t.TempDir()
-	writePair(t, dir, func(c *x509.Certificate) {
+	harness.WriteCertificate(t, dir, func(c *x509.Certificate) {
 		c.DNSNames = []string{"app.example"}
 		c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 	})
@@ -70,7 +53,7 @@ func TestExpiredCertificateIsLoggedAsInUse(t *testing.T) {
 func TestTLSStateIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	long := strings.Repeat("x", 4096)
-	writePair(t, dir, func(c *x509.Certificate) {
+	harness.WriteCertificate(t, dir, func(c *x509.Certificate) {
 		c.Subject = pkix.Name{CommonName: long}
 		for range 100 {
 			c.DNSNames = append(c.DNSNames, long)
@@ -98,7 +81,7 @@ func TestTLSStateContainsPortError(t *testing.T) {
 	if state := s.tlsState(); state.On || state.Error != "" {
 		t.Errorf("without a certificate: got %+v, want off without an error", state)
 	}
-	writePair(t, dir, nil)
+	harness.WriteCertificate(t, dir, nil)
 	s, log := withPair(t, dir)
 	s.config.TLSPort.V = harness.Listen(t).Addr().(*net.TCPAddr).Port // in use
 	harness.NoError(t, s.serveTLS(t.Context(), nil))

@@ -6,7 +6,10 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"math/big"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -24,6 +27,22 @@ func NewCertificate(change func(*x509.Certificate)) (tls.Certificate, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+}
+
+// WriteCertificate writes a new certificate and its key to tls.crt and tls.key in a directory. It
+// returns a pool that contains the certificate. For change, see NewCertificate.
+func WriteCertificate(t testing.TB, dir string, change func(*x509.Certificate)) *x509.CertPool {
+	t.Helper()
+	pair, err := NewCertificate(change)
+	NoError(t, err)
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	NoError(t, err)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
+	NoError(t, os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600))
+	NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(certificate)
+	return roots
 }
 
 // TLS returns the configuration of a server with a new certificate, and the configuration of

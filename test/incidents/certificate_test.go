@@ -3,10 +3,7 @@ package incidents
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"net"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -29,30 +26,11 @@ func withCertificate(v validity) func(*pod) []string {
 // writeCertificate writes a certificate for a.test and its key to the directory of the pod.
 func (p *pod) writeCertificate(v validity) {
 	p.t.Helper()
-	pair, err := harness.NewCertificate(func(c *x509.Certificate) {
+	p.roots = harness.WriteCertificate(p.t, p.dir, func(c *x509.Certificate) {
 		c.DNSNames = []string{"a.test"}
 		c.NotBefore, c.NotAfter = time.Now().Add(v.from), time.Now().Add(v.until)
 		c.IsCA, c.BasicConstraintsValid = true, true
 	})
-	harness.NoError(p.t, err)
-	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	harness.NoError(p.t, err)
-	for name, block := range map[string]*pem.Block{
-		"tls.crt": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]},
-		"tls.key": {Type: "PRIVATE KEY", Bytes: key},
-	} {
-		harness.NoError(p.t, os.WriteFile(filepath.Join(p.dir, name), pem.EncodeToMemory(block), 0o600))
-	}
-}
-
-// roots returns a pool with the certificate of the pod.
-func (p *pod) roots() *x509.CertPool {
-	p.t.Helper()
-	text, err := os.ReadFile(filepath.Join(p.dir, "tls.crt"))
-	harness.NoError(p.t, err)
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(text)
-	return pool
 }
 
 // handshake opens a TLS connection and waits until one of the peers closes it.

@@ -3,6 +3,7 @@ package incidents
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"io"
 	"net"
 	"net/http"
@@ -20,10 +21,11 @@ import (
 
 // A pod is a sidecar and its application.
 type pod struct {
-	t    testing.TB
-	dir  string          // directory of certificates, initially empty
-	ctx  context.Context // canceled at the end of the test
-	done sync.WaitGroup  // goroutines of the peers
+	t     testing.TB
+	dir   string          // directory of certificates, initially empty
+	roots *x509.CertPool  // contains the certificate in dir; nil if there is none
+	ctx   context.Context // canceled at the end of the test
+	done  sync.WaitGroup  // goroutines of the peers
 
 	app net.Listener // of the application; nil if it is stopped
 

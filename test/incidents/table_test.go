@@ -304,7 +304,7 @@ var incidents = []incident{
 		name: "certificate: wrong name", app: ok,
 		settings: withCertificate(valid),
 		provoke: func(p *pod) {
-			p.run(1, func() { p.handshake(&tls.Config{RootCAs: p.roots(), ServerName: "wrong.test"}) })
+			p.run(1, func() { p.handshake(&tls.Config{RootCAs: p.roots, ServerName: "wrong.test"}) })
 		},
 		metric:  `client_errors_total{error="tls-rejected"}`,
 		log:     []string{"because of a client error", "tls-rejected"},

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
@@ -32,7 +31,7 @@ type injector struct {
 func startInjector(t *testing.T) injector {
 	t.Helper()
 	dir := t.TempDir()
-	roots := writeCertificate(t, dir)
+	roots := harness.WriteCertificate(t, dir, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
 	p := exec.Command(build(t, "injector"), "serve", "--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--cert-dir="+dir, "--linger=10ms", "--image=queue-proxy:dev")
 	log, err := p.StderrPipe()
 	harness.NoError(t, err)
@@ -47,21 +46,6 @@ func startInjector(t *testing.T) injector {
 	}
 	t.Fatal("got no line with the message listening, want one")
 	return injector{}
-}
-
-// writeCertificate writes tls.crt and tls.key for 127.0.0.1. It returns a pool that contains the certificate.
-func writeCertificate(t *testing.T, dir string) *x509.CertPool {
-	t.Helper()
-	pair, err := harness.NewCertificate(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
-	harness.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	harness.NoError(t, err)
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
-	harness.NoError(t, os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600))
-	harness.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(certificate)
-	return roots
 }
 
 // post sends body as an admission review.
