@@ -3,16 +3,16 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // mayIsolate skips a test if namespaces are not available.
@@ -61,7 +61,7 @@ func TestProvidedFileIsVisibleToOneProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := filepath.Join(dir, "some", "where")
-	out := &safeBuffer{}
+	out := &harness.Buffer{}
 	p, err := launch(program{
 		name: "cat", argv: []string{"cat", filepath.Join(folder, "tls.crt")}, separate: unix.CLONE_NEWNS,
 		before: provide(folder, source), out: out,
@@ -75,24 +75,6 @@ func TestProvidedFileIsVisibleToOneProcess(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("outside: got %v, %v, want an empty directory", left, err)
 	}
-}
-
-// A safeBuffer is a buffer that several goroutines can use.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(b)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 func TestMemoryShareIncludesPrivateMemory(t *testing.T) {

@@ -361,14 +361,14 @@ func TestTLSRenegotiationClosesConnection(t *testing.T) {
 	go func() { done <- client.Wait() }()
 	t.Cleanup(func() { client.Process.Kill(); <-done })
 	poll(t, "the handshake is complete", func() error {
-		if !out.hasLine("Verify return code") {
+		if !out.HasLine("Verify return code") {
 			return errNotYet
 		}
 		return nil
 	})
 	io.WriteString(in, "R\n") // the command of openssl s_client for renegotiation
 	poll(t, "the renegotiation is rejected", func() error {
-		if !out.hasLine("no renegotiation") && !out.hasLine("alert") {
+		if !out.HasLine("no renegotiation") && !out.HasLine("alert") {
 			return errNotYet
 		}
 		return nil

@@ -119,7 +119,7 @@ func served(t *testing.T, p *proxy, text string, command func(file string) *exec
 		cmd.Process.Kill()
 		cmd.Wait()
 		if t.Failed() {
-			t.Logf("output of %s:\n%s", cmd.Args[0], out.tail())
+			t.Logf("output of %s:\n%s", cmd.Args[0], out.Tail())
 		}
 	})
 	poll(t, cmd.Args[0]+" listens", func() error {

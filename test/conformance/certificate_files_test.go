@@ -26,7 +26,7 @@ func TestIrregularCertificateFileFailsStart(t *testing.T) {
 			if got := p.code(); got != 1 {
 				t.Errorf("got exit code %d, want 1", got)
 			}
-			if !p.out.hasLine("TLS_CERT_DIR", path+": not a regular file ("+kind+")") {
+			if !p.out.HasLine("TLS_CERT_DIR", path+": not a regular file ("+kind+")") {
 				t.Errorf("no log line with the name of the file:\n%s", p.out)
 			}
 		})

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/test/app/sample"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // patience is the maximum duration of each wait. A successful test never waits that long.
@@ -243,7 +244,7 @@ func runWith(t *testing.T, env []string, args ...string) *process {
 			}
 		}
 		if t.Failed() {
-			t.Logf("output of the sidecar:\n%s", p.out.tail())
+			t.Logf("output of the sidecar:\n%s", p.out.Tail())
 		}
 	})
 	return p
@@ -293,8 +294,9 @@ func (p *process) memory(name string) int64 {
 
 // output contains the standard output and the standard error of a process.
 type output struct {
+	harness.Buffer
+
 	mu         sync.Mutex
-	b          bytes.Buffer
 	notReading bool // after the next write, the pipe has no reader
 	lost       bool // the pipe has no reader
 }
@@ -306,7 +308,7 @@ func (o *output) Write(b []byte) (int, error) {
 		o.lost = true
 		return 0, io.ErrClosedPipe // os/exec then closes its end of the pipe
 	}
-	return o.b.Write(b)
+	return o.Buffer.Write(b)
 }
 
 func (o *output) loseReader() {
@@ -319,40 +321,6 @@ func (o *output) isLost() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lost
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-func (o *output) tail() string {
-	s := o.String()
-	if len(s) > 6000 {
-		s = "..." + s[len(s)-6000:]
-	}
-	return s
-}
-
-// hasLine reports whether a line of the output contains all words. Quotes in JSON strings are also
-// compared unescaped.
-func (o *output) hasLine(words ...string) bool {
-	for line := range strings.Lines(o.String()) {
-		if holds(line, words) || holds(strings.ReplaceAll(line, `\"`, `"`), words) {
-			return true
-		}
-	}
-	return false
-}
-
-func holds(line string, words []string) bool {
-	for _, w := range words {
-		if !strings.Contains(line, w) {
-			return false
-		}
-	}
-	return true
 }
 
 // merge returns the settings of both lists. The last value of a name wins.

@@ -311,7 +311,7 @@ func (p *proxy) draining() {
 func (p *proxy) awaitLog(words ...string) {
 	p.t.Helper()
 	p.poll(fmt.Sprintf("the log contains %q", words), func() error {
-		if !p.out.hasLine(words...) {
+		if !p.out.HasLine(words...) {
 			return errNotYet
 		}
 		return nil

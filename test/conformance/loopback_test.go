@@ -61,7 +61,7 @@ func TestStartWithoutIPv4Loopback(t *testing.T) {
 	if out, code := command(t, p.environment(), "-probe-period", "1"); code != 0 {
 		t.Errorf("-probe-period: got code %d and %q, want 0", code, out)
 	}
-	if p.out.hasLine("not served") {
+	if p.out.HasLine("not served") {
 		t.Error("the log contains a line about a port that is not served, want all ports on [::1]")
 	}
 }
@@ -105,7 +105,7 @@ func TestStartWithoutLoopbackAddress(t *testing.T) {
 		return err
 	})
 	p.poll("the sidecar logs that the status page is not served", func() error {
-		if !p.out.hasLine("port is not served", "STATUS_PORT") {
+		if !p.out.HasLine("port is not served", "STATUS_PORT") {
 			return errNotYet
 		}
 		return nil

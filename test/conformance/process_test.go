@@ -71,7 +71,7 @@ func TestPortInUseFailsStart(t *testing.T) {
 			if got := p.code(); got != 1 {
 				t.Errorf("got exit code %d, want 1", got)
 			}
-			if !p.out.hasLine(number, "address already in use") {
+			if !p.out.HasLine(number, "address already in use") {
 				t.Errorf("no log line with port %s and the error", number)
 			}
 		})
@@ -89,7 +89,7 @@ func TestAllInvalidSettingsAreReported(t *testing.T) {
 		"CONTAINER_CONCURRENCY": "-1", "REVISION_TIMEOUT_SECONDS": "soon", "CONNECT_RETRY": "5 parsecs",
 		"REVISION_TIMEOUT_SCOPE": "half", "STATS_FORMAT": "xml", "QUEUE_DEPTH": "many",
 	} {
-		if !p.out.hasLine(name, value) {
+		if !p.out.HasLine(name, value) {
 			t.Errorf("no log line with %s and %q", name, value)
 		}
 	}
@@ -113,7 +113,7 @@ func TestInvalidCertificateFailsStart(t *testing.T) {
 			if got := p.code(); got != 1 {
 				t.Errorf("got exit code %d, want 1", got)
 			}
-			if !p.out.hasLine(p.dir) {
+			if !p.out.HasLine(p.dir) {
 				t.Errorf("no log line with the name of the file in %s", p.dir)
 			}
 		})

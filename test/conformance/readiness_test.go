@@ -76,7 +76,7 @@ func (v *probeVector) run() {
 		if got := p.code(); got != 1 {
 			t.Errorf("got exit code %d, want 1", got)
 		}
-		if words := strings.Split(words, " | "); !p.out.hasLine(words...) {
+		if words := strings.Split(words, " | "); !p.out.HasLine(words...) {
 			t.Errorf("no output line contains all of %q", words)
 		}
 		return

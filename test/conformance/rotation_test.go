@@ -309,7 +309,7 @@ func TestInvalidTLSSettingsFailStart(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", got)
 			}
 			name, value, _ := strings.Cut(setting, "=")
-			if !p.out.hasLine(name, value) {
+			if !p.out.HasLine(name, value) {
 				t.Errorf("no log line with %s and %s", name, value)
 			}
 		})
@@ -423,7 +423,7 @@ func TestInvalidClientCAFailsStart(t *testing.T) {
 			if got := p.code(); got != 1 {
 				t.Errorf("got exit code %d, want 1", got)
 			}
-			if !p.out.hasLine("QUEUE_PROXY_TLS_CLIENT_CA", file) {
+			if !p.out.HasLine("QUEUE_PROXY_TLS_CLIENT_CA", file) {
 				t.Error("no log line with the variable and the file")
 			}
 		})

@@ -266,7 +266,7 @@ func TestDrainDeadlineForEachProtocol(t *testing.T) {
 		t.Errorf("got exit code %d, want 0", got)
 	}
 	for _, phase := range []string{"waiting", "streaming"} {
-		if !p.out.hasLine(`"reason":"draining"`, fmt.Sprintf(`"phase":%q`, phase)) {
+		if !p.out.HasLine(`"reason":"draining"`, fmt.Sprintf(`"phase":%q`, phase)) {
 			t.Errorf("no log line with reason draining and phase %s", phase)
 		}
 	}
@@ -354,7 +354,7 @@ func TestDrainDeadlineCancelsQueuedRequests(t *testing.T) {
 	if got := h.order(); len(got) != 1 {
 		t.Errorf("the app received %v, want only /running", got)
 	}
-	if !p.out.hasLine(`"reason":"draining"`, `"phase":"queued"`) {
+	if !p.out.HasLine(`"reason":"draining"`, `"phase":"queued"`) {
 		t.Error("no log line with reason draining and phase queued")
 	}
 }

@@ -224,7 +224,7 @@ func TestAppEndsStreamsAfterQuietPeriod(t *testing.T) {
 			if got := p.code(); got != 0 {
 				t.Errorf("got exit code %d, want 0", got)
 			}
-			if !p.out.hasLine(`"only streams remain`, `"streams":2`) {
+			if !p.out.HasLine(`"only streams remain`, `"streams":2`) {
 				t.Error("no log line with the number of remaining streams")
 			}
 		})
@@ -351,7 +351,7 @@ func TestDrainDeadlineAbortsStreams(t *testing.T) {
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
 	}
-	if !p.out.hasLine(`"reason":"draining"`, `"phase":"streaming"`) {
+	if !p.out.HasLine(`"reason":"draining"`, `"phase":"streaming"`) {
 		t.Error("no log line with reason draining and phase streaming")
 	}
 }

@@ -216,7 +216,7 @@ func TestTelemetryHasSizeOfSidecarResponses(t *testing.T) {
 			{`"target":"/full"`, `"status":503`, `"cutShort":false`, `"responseBytes":27`},
 			{`"target":"/late"`, `"status":504`, `"cutShort":false`, `"responseBytes":15`},
 		} {
-			if !p.out.hasLine(words...) {
+			if !p.out.HasLine(words...) {
 				return fmt.Errorf("no line with %q", words)
 			}
 		}

@@ -57,7 +57,7 @@ func (c timeoutSetting) settings(more ...string) []string {
 func (c timeoutSetting) logged(t *testing.T, p *proxy, phase string) {
 	t.Helper()
 	poll(t, "the log contains the reason and the phase", func() error {
-		if !p.out.hasLine(`"reason":"`+c.word+`"`, `"phase":"`+phase+`"`) {
+		if !p.out.HasLine(`"reason":"`+c.word+`"`, `"phase":"`+phase+`"`) {
 			return fmt.Errorf("no line with reason %s and phase %s", c.word, phase)
 		}
 		return nil

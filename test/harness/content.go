@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync"
 )
 
@@ -25,6 +27,28 @@ func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// Tail returns the last 6000 bytes of the written data.
+func (b *Buffer) Tail() string {
+	s := b.String()
+	if len(s) > 6000 {
+		s = "..." + s[len(s)-6000:]
+	}
+	return s
+}
+
+// HasLine reports whether a line contains all words. Quotes in JSON strings are also compared
+// unescaped.
+func (b *Buffer) HasLine(words ...string) bool {
+	for line := range strings.Lines(b.String()) {
+		for _, text := range []string{line, strings.ReplaceAll(line, `\"`, `"`)} {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Zeros is an endless reader of zero bytes.

@@ -118,7 +118,7 @@ func (p *pod) kill() {
 		p.t.Errorf("the sidecar failed:\n%s", p.stderr.String())
 	}
 	if p.t.Failed() {
-		p.t.Logf("log of the sidecar:\n%s", tail(p.stderr))
+		p.t.Logf("log of the sidecar:\n%s", p.stderr.Tail())
 	}
 }
 
@@ -221,10 +221,4 @@ func (p *pod) traffic(delay time.Duration, n int, pause time.Duration) {
 			}
 		})
 	}
-}
-
-// tail returns the end of an output.
-func tail(output *harness.Buffer) string {
-	s := output.String()
-	return s[max(0, len(s)-6000):]
 }

@@ -67,7 +67,7 @@ scrape_configs:
 		_ = c.Process.Kill()
 		_ = c.Wait()
 		if t.Failed() {
-			t.Logf("output of Prometheus:\n%s", tail(&output))
+			t.Logf("output of Prometheus:\n%s", output.Tail())
 		}
 	})
 	harness.Until(t, "Prometheus is ready", func() bool {

@@ -141,19 +141,16 @@ var warning = regexp.MustCompile(`"severity":"(WARNING|ERROR|CRITICAL)"`)
 
 // checkLog requires a line with all words. If the incident is not logged, there must not be a warning.
 func checkLog(p *pod, in *incident) error {
-	log := p.stderr.String() + p.stdout.String()
 	if len(in.log) == 0 {
-		if line := warning.FindString(log); line != "" {
+		if line := warning.FindString(p.stderr.String() + p.stdout.String()); line != "" {
 			return fmt.Errorf("got a line with %s, want none", line)
 		}
 		return nil
 	}
-	for line := range strings.Lines(log) {
-		if containsAll(line, in.log) {
-			return nil
-		}
+	if !p.stderr.HasLine(in.log...) && !p.stdout.HasLine(in.log...) {
+		return fmt.Errorf("got no line with %q", in.log)
 	}
-	return fmt.Errorf("got no line with %q", in.log)
+	return nil
 }
 
 // checkPage requires the problem of the incident as the first problem of the status page.
