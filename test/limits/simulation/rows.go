@@ -263,7 +263,7 @@ func changeRows() []Row {
 	}
 	return []Row{
 		{Name: "path becomes long", What: "24 clients with short calls, and 60 clients whose requests take 5 s after 40 s", App: workers(8), Sweep: []int{84}, Warm: 45 * time.Second,
-			Avoid: "many requests of a path become long at the same time",
+			Avoid: "the requests for a path suddenly take several seconds",
 			Load: Load{Clients: 84, Kind: paths(24), Change: func(at time.Duration, k *Kind) *Kind {
 				if at >= 40*time.Second && k.Path == 2 {
 					return &Kind{Hold: 5 * time.Second, Aside: true, Path: 2}
