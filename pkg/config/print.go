@@ -72,7 +72,7 @@ func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 	if !changedOnly {
 		return all
 	}
-	changed := []Setting{} // not nil, so that WriteJSON writes an array
+	changed := []Setting{}                   // not nil, so that WriteJSON writes an array
 	for i, d := range Default().Settings() { // in the same order
 		if s := all[i]; s.From != "" || s.Value != d.Value {
 			changed = append(changed, s)
