@@ -33,18 +33,18 @@ package config
 // Use [Default] or [Read] to create a Config, because the zero Config has no ports. The types of the
 // sections are exported because envconfig ignores unexported fields.
 type Config struct {
-	Identity  `section:"Identity" note:"On Knative, the control plane sets these variables. On Kubernetes, they are optional labels."`
-	Ports     `section:"Ports" note:"Ports must be unique. If Kubernetes sets a value such as 'METRICS_PORT=tcp://10.0.0.1:80' for a Service, the value is ignored and a warning is logged."`
-	Queueing  `section:"Concurrency" note:"These settings limit the number of concurrent requests and the number of queued requests."`
+	Identity  `section:"Identity" note:"On Knative, the control plane sets these variables. On Kubernetes, they are optional."`
+	Ports     `section:"Ports" note:"Ports must be unique. If Kubernetes sets a value such as 'METRICS_PORT=tcp://10.0.0.1:80', the value is ignored and a warning is logged."`
+	Queueing  `section:"Concurrency"`
 	Timeouts  `section:"Timeouts" note:"If a timeout expires before the response begins, the response is 504. If it expires later, the response is aborted. The time in the queue is included. 0 disables a timeout."`
 	Readiness `section:"Readiness" note:"See [probes](probes.md)."`
 	Traffic   `section:"Traffic"`
-	Shutdown  `section:"Shutdown" note:"See [shutdown](shutdown.md). The 'terminationGracePeriodSeconds' of the pod must be greater than the deadline."`
+	Shutdown  `section:"Shutdown" note:"See [shutdown](shutdown.md). 'terminationGracePeriodSeconds' must be greater than the deadline."`
 	Limits    `section:"Limits"`
-	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. The variables that begin with 'METRICS' apply to the metrics port. See [tls](tls.md)."`
-	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used and a warning is logged. If the output is blocked, lines are dropped and counted."`
-	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default value is used, and a warning is logged." soft:"true"`
-	Telemetry `section:"Telemetry" note:"If a value is invalid, the sidecar logs a warning and uses the default. If a variable for metrics or traces is set, it overrides the variable for both signals. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
+	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. The metrics port has the same variables with another prefix, such as 'METRICS_PROMETHEUS_TLS_MIN_VERSION'. See [tls](tls.md)."`
+	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used with a warning. If the output is blocked, lines are dropped and counted."`
+	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used with a warning." soft:"true"`
+	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used with a warning. The endpoint, the protocol and the headers of a collector can be overridden for one signal, such as with 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT' or 'OTEL_EXPORTER_OTLP_METRICS_HEADERS'. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
 	Unused    `section:"Ignored variables" note:"The sidecar ignores these variables, which are set by some releases of Knative."`
 
 	serving  bool // a SERVING_* variable is set
@@ -53,12 +53,12 @@ type Config struct {
 
 // Identity identifies the pod and its Knative objects.
 type Identity struct {
-	OnKnative     Bool `envconfig:"ON_KNATIVE" derived:"true if a variable with the prefix 'SERVING_' is set" desc:"Whether a Knative control plane created the pod. The defaults of some settings depend on this setting."`
-	Namespace     Text `envconfig:"SERVING_NAMESPACE" desc:"Namespace of the pod. It is a label of statistics, metrics and logs."`
-	Service       Text `envconfig:"SERVING_SERVICE" desc:"Name of the Knative Service. It is a label of metrics and logs."`
-	Configuration Text `envconfig:"SERVING_CONFIGURATION" desc:"Name of the Knative Configuration. It is a label of statistics, metrics and logs."`
-	Revision      Text `envconfig:"SERVING_REVISION" desc:"Name of the Knative Revision. It is a label of statistics, metrics and logs."`
-	Pod           Text `envconfig:"SERVING_POD" also:"POD_NAME,HOSTNAME" desc:"Name of the pod. The autoscaler uses it to distinguish pods."`
+	OnKnative     Bool `envconfig:"ON_KNATIVE" derived:"true if a 'SERVING_' variable is set" desc:"Whether a Knative control plane created the pod. Some defaults depend on this setting."`
+	Namespace     Text `envconfig:"SERVING_NAMESPACE" desc:"Namespace of the pod, a label of statistics, metrics and logs."`
+	Service       Text `envconfig:"SERVING_SERVICE" desc:"Knative Service, a label of metrics and logs."`
+	Configuration Text `envconfig:"SERVING_CONFIGURATION" desc:"Knative Configuration, a label of statistics, metrics and logs."`
+	Revision      Text `envconfig:"SERVING_REVISION" desc:"Knative Revision, a label of statistics, metrics and logs."`
+	Pod           Text `envconfig:"SERVING_POD" also:"POD_NAME,HOSTNAME" desc:"Name of the pod, for the autoscaler."`
 	PodIP         Text `envconfig:"SERVING_POD_IP" desc:"IP address of the pod, for the request log and traces."`
 }
 
@@ -67,95 +67,95 @@ type Identity struct {
 type Ports struct {
 	UserPort       Port `envconfig:"USER_PORT" also:"PORT" default:"8080" desc:"Port of the user container on the loopback address."`
 	Port           Port `envconfig:"QUEUE_SERVING_PORT" default:"8012" desc:"Port for HTTP/1.1 and HTTP/2 requests without TLS."`
-	TLSPort        Port `envconfig:"QUEUE_SERVING_TLS_PORT" default:"8112" desc:"Port for requests over TLS. It is only used if there is a certificate."`
-	AdminPort      Port `envconfig:"ADMIN_PORT" default:"8022" desc:"Port for the drain requests of preStop hooks. Knative pods use 8022."`
-	AutoscalerPort Port `envconfig:"AUTOSCALER_PORT" default:"9090" desc:"Port for the statistics of the autoscaler. The Knative autoscaler uses 9090."`
-	MetricsPort    Port `envconfig:"METRICS_PORT" also:"METRICS_PROMETHEUS_PORT" derived:"the port of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if 'requestMetrics.protocol' is 'prometheus', otherwise 9091" desc:"Port for Prometheus metrics."`
-	StatusPort     Port `envconfig:"STATUS_PORT" also:"PROFILING_PORT" default:"8008" desc:"Port of the status page and the profiler on the loopback address. See also 'ENABLE_PROFILING'."`
+	TLSPort        Port `envconfig:"QUEUE_SERVING_TLS_PORT" default:"8112" desc:"Port for requests over TLS, if there is a certificate."`
+	AdminPort      Port `envconfig:"ADMIN_PORT" default:"8022" desc:"Port for preStop hooks. Knative pods use 8022."`
+	AutoscalerPort Port `envconfig:"AUTOSCALER_PORT" default:"9090" desc:"Port for statistics. The Knative autoscaler uses 9090."`
+	MetricsPort    Port `envconfig:"METRICS_PORT" also:"METRICS_PROMETHEUS_PORT" derived:"the Prometheus port in 'OBSERVABILITY_CONFIG', otherwise 9091" desc:"Port for Prometheus metrics."`
+	StatusPort     Port `envconfig:"STATUS_PORT" also:"PROFILING_PORT" default:"8008" desc:"Port of the status page and the profiler, on the loopback address."`
 }
 
 // Queueing limits the concurrent and the queued requests (docs/promises.md 3.1). The maximum of
 // QueueDepth is 10 times the maximum of Concurrency and fits in an int of 32 bits.
 type Queueing struct {
-	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"Maximum number of concurrent requests in the user container. 0 means no limit. If the limit is adaptive, this is its upper bound, and 0 means 1000."`
-	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"'fixed' uses 'CONTAINER_CONCURRENCY'. 'adaptive' adjusts the limit to the capacity of the user container, up to 'CONTAINER_CONCURRENCY'. See [limits](limits.md)."`
+	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"Maximum number of concurrent requests in the user container. 0 means no limit. If the limit is adaptive, this is the upper bound, and 0 means 1000."`
+	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"'adaptive' adjusts the limit to the capacity of the user container. See [limits](limits.md)."`
 	ConcurrencyMin   Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"Lower bound of an adaptive limit."`
-	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"Initial value of an adaptive limit, for example the limit that earlier pods reached."`
-	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', or 10000 if the limit is adaptive and 'CONTAINER_CONCURRENCY' is 0" min:"0" max:"10000000" desc:"Maximum number of queued requests. If the queue is full, the response is 503. 0 disables queuing."`
-	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time that a request waits in the queue. If the time expires, the response is 503. 0 disables the timeout."`
+	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"Initial value of an adaptive limit."`
+	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', or 10000 if the limit is adaptive and 'CONTAINER_CONCURRENCY' is 0" min:"0" max:"10000000" desc:"Maximum number of queued requests. Further requests get 503. 0 disables queuing."`
+	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time in the queue, followed by 503. 0 disables the timeout."`
 }
 
 // Timeouts limit the duration of a request (docs/promises.md 3.1, 3.2, 3.7). 0 disables a timeout.
 type Timeouts struct {
 	RequestTimeout       Duration                    `envconfig:"REVISION_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum duration of a request."`
-	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative if 'OBSERVABILITY_CONFIG' is not set (releases before 1.19), otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' applies to the whole request, or to the time until the first byte of the response."`
+	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative without 'OBSERVABILITY_CONFIG' (before 1.19), otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' applies to the whole request, or until the first byte of the response."`
 	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time until the first byte of the response."`
-	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. This is the only timeout that applies to upgraded connections."`
-	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client is disconnected or receives 504. If the value is 0, the slot is released immediately, as in Knative."`
-	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses. If the time expires, the response is 502."`
+	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. It is the only timeout for upgraded connections."`
+	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client is disconnected or receives 504. 0 releases the slot immediately, as in Knative."`
+	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses, followed by 502."`
 }
 
 // Readiness configures the readiness probes of the user container (docs/promises.md, section 2).
 type Readiness struct {
-	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"Whether 'SERVING_READINESS_PROBE' is an array that contains one probe for each container."`
-	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container. If there is no probe, the user container is always ready. 'exec' probes are not supported. Like all 'SERVING_' settings, it selects the defaults of Knative unless 'ON_KNATIVE=false' is set."`
+	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"Whether 'SERVING_READINESS_PROBE' is an array with one probe for each container."`
+	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container, except for 'exec' probes. Without a probe, the user container is always ready. This setting selects the defaults of Knative unless 'ON_KNATIVE=false' is set."`
 	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Whether 'httpGet' probes try HTTP/2 without TLS before HTTP/1.1."`
 }
 
 // Traffic configures how requests are forwarded and counted.
 type Traffic struct {
 	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Whether an HTTP/1.1 response can begin before the request is complete."`
-	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Add a 'Server-Timing' field with the time in the queue and in the user container to responses."`
-	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths of requests that are not included in the scaling statistics, the metrics and the request log. The limits apply to these requests. The paths are compared without decoding."`
-	ExcludeUserAgents Prefixes       `envconfig:"EXCLUDE_USER_AGENTS" desc:"Prefixes of 'User-Agent' values. They have the same effect as 'EXCLUDE_PATHS'."`
-	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Format of the statistics if a client does not request a format. Knative up to 0.16 requires 'prometheus'."`
+	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Add a 'Server-Timing' field with the times in the queue and in the user container."`
+	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths of requests that are limited but not included in the scaling statistics, the metrics and the request log. They are compared without decoding."`
+	ExcludeUserAgents Prefixes       `envconfig:"EXCLUDE_USER_AGENTS" desc:"Prefixes of 'User-Agent', with the same effect as 'EXCLUDE_PATHS'."`
+	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Default format of the statistics. Knative up to 0.16 requires 'prometheus'."`
 }
 
 // Shutdown configures the drain (docs/promises.md 3.5). DrainQuietPeriod is at most half of
 // DrainDeadline. DrainMin is at most DrainDeadline.
 type Shutdown struct {
-	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain. If the time expires, the remaining requests are aborted."`
+	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain, after which the remaining requests are aborted."`
 	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"the minimum of 30s and half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends. The maximum is half of 'DRAIN_DEADLINE'."`
-	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain. Use this setting if endpoint changes propagate slowly."`
-	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Whether the drain waits for WebSockets, event streams and gRPC streams after the quiet period. If the value is 'end', the user container receives SIGTERM and can close the streams."`
-	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port for the preStop hook of a native sidecar. A request to this path makes the pod permanently unready."`
+	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain, if endpoint changes propagate slowly."`
+	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Whether the drain waits for WebSockets, event streams and gRPC streams. If the value is 'end', the user container receives SIGTERM after the quiet period and can close the streams."`
+	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port for the preStop hook of a native sidecar. Each request makes the pod permanently unready."`
 }
 
 // Limits are the limits for clients and their connections.
 type Limits struct {
-	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request or a response. If a request is longer, the response is 431. If a response is longer, it is replaced by 502."`
-	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request. If a body is longer, the response is 413. 0 means no limit."`
-	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of open client connections on both request ports. If this number is reached, a new connection closes the connection that has been idle for the longest time, or waits. 0 derives the limit from the memory limit and the limit on open files. See [file descriptors](reliability.md#file-descriptors)."`
+	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request (otherwise 431) or a response (otherwise 502)."`
+	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request (otherwise 413). 0 means no limit."`
+	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of client connections on both request ports. A further connection closes the longest-idle connection, or waits. 0 derives the limit from the memory and [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
-	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time to wait for the next byte of a request body before the response begins. The timeout does not apply to gRPC over HTTP/2. 0 means no limit."`
-	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next 64 KiB of a response to the client. The timeout does not apply to upgraded connections."`
+	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time until the next byte of a request body before the response begins, except for gRPC over HTTP/2. 0 means no limit."`
+	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next 64 KiB of a response, except on upgraded connections."`
 }
 
 // TLS configures TLS for requests. This package does not read the files.
 type TLS struct {
-	CertDir         Text         `envconfig:"TLS_CERT_DIR" default:"/var/lib/knative/certs" desc:"Directory of the certificate and its private key. The files can be created later."`
+	CertDir         Text         `envconfig:"TLS_CERT_DIR" default:"/var/lib/knative/certs" desc:"Directory of the certificate and the private key, which can be created later."`
 	TLSMinVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MIN_VERSION" default:"1.3" desc:"Minimum TLS version."`
-	TLSMaxVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MAX_VERSION" desc:"Maximum TLS version. The default is the latest version."`
-	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2. The default is the default of Go. Those of TLS 1.3 are not configurable."`
-	TLSCurves       Curves       `envconfig:"QUEUE_PROXY_TLS_CURVE_PREFERENCES" desc:"Key exchange mechanisms. The default is the default of Go."`
-	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File that contains CA certificates. If the file is set, clients must present a certificate of one of the CAs."`
+	TLSMaxVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MAX_VERSION" desc:"Maximum TLS version, by default the latest."`
+	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2, by default those of Go. Those of TLS 1.3 are not configurable."`
+	TLSCurves       Curves       `envconfig:"QUEUE_PROXY_TLS_CURVE_PREFERENCES" desc:"Key exchange mechanisms, by default those of Go."`
+	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File with CA certificates. If it is set, clients must present a certificate of one of the CAs."`
 }
 
 // Logging configures the logger, which validates the values (docs/promises.md 3.9).
 type Logging struct {
-	LoggingConfig Text `envconfig:"SERVING_LOGGING_CONFIG" desc:"Configuration of the logger as JSON, in the format of the Knative ConfigMap config-logging."`
-	LoggingLevel  Text `envconfig:"SERVING_LOGGING_LEVEL" desc:"Minimum level of log messages. It overrides the level in 'SERVING_LOGGING_CONFIG'."`
+	LoggingConfig Text `envconfig:"SERVING_LOGGING_CONFIG" desc:"Configuration of the logger as JSON, as in the Knative ConfigMap config-logging."`
+	LoggingLevel  Text `envconfig:"SERVING_LOGGING_LEVEL" desc:"Minimum level of log messages, which overrides 'SERVING_LOGGING_CONFIG'."`
 }
 
 // Signals configures metrics and the request log with settings that Knative does not have.
 type Signals struct {
-	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"'default', or on Knative the names of the control plane" oneof:"default,knative-1.18,knative-1.19,knative-head,all,off" desc:"Names of the metrics that are served. See [metrics](metrics.md)."`
+	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"'default', or on Knative the names of the control plane" oneof:"default,knative-1.18,knative-1.19,knative-head,all,off" desc:"Names of the metrics. See [metrics](metrics.md)."`
 	NativeHistograms     Bool           `envconfig:"METRICS_NATIVE_HISTOGRAMS" default:"false" desc:"Whether the histograms of durations are also native histograms."`
-	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port on which the application serves metrics. They are appended to the metrics of the sidecar. 0 disables merging."`
-	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path on which the application serves metrics."`
-	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a line of JSON for each request. See [request log](request-log.md)."`
-	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Whether only failed requests are logged."`
-	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Minimum duration of a successful request that is logged. 0 disables the filter."`
+	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port of the application's metrics, which are appended to those of the sidecar. 0 disables this."`
+	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path of the application's metrics."`
+	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a [line of JSON](request-log.md) for each request."`
+	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Log only failed requests."`
+	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Minimum duration of successful requests that are logged. 0 disables the filter."`
 	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"If the value is N, one of N successful requests is logged."`
 }
 
@@ -166,9 +166,9 @@ type Telemetry struct {
 	Profiling          Bool           `envconfig:"ENABLE_PROFILING" default:"false" desc:"Serve the profiler on all addresses of the pod, and record memory allocations."`
 	RequestLog         Bool           `envconfig:"SERVING_ENABLE_REQUEST_LOG" default:"false" desc:"Write the request log."`
 	ProbeRequestLog    Bool           `envconfig:"SERVING_ENABLE_PROBE_REQUEST_LOG" default:"false" desc:"Include probes in the request log."`
-	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"Template for a line of the request log, in the syntax of the Go package text/template."`
+	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"Template for a line of the request log, for the Go package text/template."`
 	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Metrics backend in Knative releases before 1.19. If the value is 'opencensus', metrics are not pushed."`
-	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the host of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' if 'requestMetrics.protocol' is 'prometheus', otherwise unset" desc:"Address on which metrics are served. The default is all addresses of the pod. If the address does not belong to the pod, metrics are not served."`
+	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the Prometheus host in 'OBSERVABILITY_CONFIG', otherwise unset" desc:"Address on which metrics are served, by default all addresses of the pod. If it does not belong to the pod, metrics are not served."`
 	MetricsTLS
 	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"Trace backend in Knative releases before 1.19."`
 	ZipkinEndpoint    Text           `envconfig:"TRACING_CONFIG_ZIPKIN_ENDPOINT" hide:"url" desc:"URL of the Zipkin v2 API."`
@@ -198,9 +198,9 @@ type Unused struct {
 
 // MetricsTLS configures TLS for the metrics port. TLS is enabled if Cert is set.
 type MetricsTLS struct {
-	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"Certificate file. If the file is set, the metrics are served only over TLS."`
-	Key          Text         `envconfig:"METRICS_PROMETHEUS_TLS_KEY" desc:"File that contains the private key of the certificate."`
-	ClientAuth   Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" desc:"Whether scrapers must present a certificate: 'none', 'optional' or 'require'."`
+	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"Certificate file. If the file is set, the metrics are only served over TLS."`
+	Key          Text         `envconfig:"METRICS_PROMETHEUS_TLS_KEY" desc:"Private key file."`
+	ClientAuth   Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" desc:"Client certificates of scrapers: 'none', 'optional' or 'require'."`
 	ClientCA     Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE" desc:"File with CA certificates for scrapers."`
 	MinVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MIN_VERSION" default:"1.3" desc:"Minimum TLS version of the metrics port."`
 	MaxVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MAX_VERSION" desc:"Maximum TLS version of the metrics port."`
@@ -211,10 +211,10 @@ type MetricsTLS struct {
 // OTel contains the variables that OpenTelemetry defines. They override Observability.
 type OTel struct {
 	Disabled           Bool           `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Whether the push of metrics and traces is disabled."`
-	ServiceName        Text           `envconfig:"OTEL_SERVICE_NAME" desc:"Service name in the metrics and traces that are pushed."`
+	ServiceName        Text           `envconfig:"OTEL_SERVICE_NAME" desc:"Service name in pushed metrics and traces."`
 	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"Additional resource attributes, in the form 'name=value,...'."`
 	Propagators        Propagators    `envconfig:"OTEL_PROPAGATORS" desc:"Formats of the trace headers that are written."`
-	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Sampler of the traces. The sampler selects the requests that are traced."`
+	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Sampler, which selects the requests to trace."`
 	SamplerArg         SamplerArg     `envconfig:"OTEL_TRACES_SAMPLER_ARG" desc:"Argument of the sampler."`
 	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"Interval of metric exports. 0 means the interval of the control plane."`
 	Endpoint           Text           `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" hide:"url" desc:"URL of the collector."`
@@ -223,7 +223,7 @@ type OTel struct {
 	Protocol           Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector."`
 	MetricsProtocol    Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for metrics."`
 	TracesProtocol     Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for traces."`
-	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Header fields of requests to the collector, in the form 'name=value,...'. The values are never printed."`
+	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Header fields for the collector, in the form 'name=value,...'. The values are never printed."`
 	MetricsHeaders     Headers        `envconfig:"OTEL_EXPORTER_OTLP_METRICS_HEADERS" hide:"all" desc:"Header fields of requests that contain metrics. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
 	TracesHeaders      Headers        `envconfig:"OTEL_EXPORTER_OTLP_TRACES_HEADERS" hide:"all" desc:"Header fields of requests that contain traces. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
 	Timeout            Duration       `envconfig:"OTEL_EXPORTER_OTLP_TIMEOUT" default:"10000" unit:"milliseconds" desc:"Maximum duration of one push. 0 means 10 s."`

@@ -160,27 +160,25 @@ var shortAllowed = strings.NewReplacer(
 	"true or false", "",
 	"a comma-separated list", "list",
 	"a string", "",
+	"a Kubernetes core/v1 Probe in JSON, or an array of probes if ENABLE_MULTI_CONTAINER_PROBES=true", "a core/v1 Probe in JSON",
+	"an integer greater than or equal to 0", "0 or more",
 	"one of ", "",
 )
 
-// markdown returns the tables of the settings. A variable for one signal of OpenTelemetry is in the row of
-// the variable for all signals, and a TLS variable of the metrics port is in the row of the request port.
+// markdown returns the tables of the settings. The notes of two sections describe the omitted variables: the
+// variables for one signal of OpenTelemetry, and the TLS variables of the metrics port. The variables that have
+// no effect are also omitted.
 func markdown() string {
 	var b strings.Builder
 	lists := map[string]string{} // long lists of allowed values, with the variable that has the list
 	everything := everyName()
 	for _, s := range new(Config).sections() {
+		if s.fields[0].setting == nil {
+			continue
+		}
 		fmt.Fprintf(&b, "\n### %s\n\n", s.title)
 		if s.note != "" {
 			fmt.Fprintf(&b, "%s\n\n", code(s.note, "`"))
-		}
-		if s.fields[0].setting == nil {
-			var names []string
-			for _, f := range s.fields {
-				names = append(names, "`"+strings.Join(f.names(), "`, `")+"`")
-			}
-			fmt.Fprintf(&b, "%s\n", strings.Join(names, ", "))
-			continue
 		}
 		known := map[string]bool{}
 		for _, f := range s.fields {
@@ -195,12 +193,6 @@ func markdown() string {
 				continue
 			}
 			name, desc := "`"+strings.Join(f.names(), "`, else `")+"`", code(f.tag.Get("desc"), "`")
-			if one := oneSignal(f.Name()); known[one[0]] {
-				name += ", `" + strings.Join(one, "`, `") + "`"
-			}
-			if metrics := metricsPort.Replace(f.Name()); metrics != f.Name() && slices.Contains(everything, metrics) {
-				name += ", `" + metrics + "`"
-			}
 			allowed := shortAllowed.Replace(f.allowed())
 			if first := lists[allowed]; first != "" {
 				allowed = "as `" + first + "`"
@@ -217,20 +209,11 @@ func markdown() string {
 
 const otlpPrefix = "OTEL_EXPORTER_OTLP_"
 
-// requestPort and metricsPort convert the TLS variables of one port to those of the other port.
-var (
-	requestPort = strings.NewReplacer("METRICS_PROMETHEUS_TLS_", "QUEUE_PROXY_TLS_")
-	metricsPort = strings.NewReplacer("QUEUE_PROXY_TLS_", "METRICS_PROMETHEUS_TLS_")
-)
+// requestPort converts a TLS variable of the metrics port to that of the request ports.
+var requestPort = strings.NewReplacer("METRICS_PROMETHEUS_TLS_", "QUEUE_PROXY_TLS_")
 
 // allSignals returns the variable for all signals.
 var allSignals = strings.NewReplacer(otlpPrefix+"METRICS_", otlpPrefix, otlpPrefix+"TRACES_", otlpPrefix)
-
-// oneSignal returns the variables for metrics and traces that override a variable.
-func oneSignal(name string) []string {
-	rest := strings.TrimPrefix(name, otlpPrefix)
-	return []string{otlpPrefix + "METRICS_" + rest, otlpPrefix + "TRACES_" + rest}
-}
 
 // defaultText returns the default of a setting in Markdown, or "" if the setting is unset by default.
 func defaultText(f *field) string {
