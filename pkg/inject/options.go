@@ -96,15 +96,15 @@ func allOptions() []Option {
 	c := defaults()
 	return []Option{
 		{Name: injectOption, Default: "true", check: isBoolean,
-			Text: "With `false`, the pod is not injected. The webhook uses the label with this name."},
+			Text: "With `false`, the pod is not injected. The webhook uses the label."},
 		{Name: containerOption,
 			Text: "The container that receives the requests. Required if several containers are possible."},
 		{Name: portOption,
-			Text: "The port for requests, by name or number. Required if several ports are possible, or if there is no evidence for HTTP."},
+			Text: "The name or number of the port for requests. Required if several ports are possible, or if there is no evidence for HTTP."},
 		{Name: sureOption, Default: anyConfidence, check: isOneOf(string(High), anyConfidence),
-			Text: "The required confidence of the port. With `high`, a pod is refused if the confidence is low."},
+			Text: "The required confidence of the port. `high` refuses pods with low confidence."},
 		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
-			Text: "`sidecar` adds a container. `native` adds an init container that keeps running, which jobs require (Kubernetes 1.29; 1.33 if a Service uses the name of its port)."},
+			Text: "`sidecar` adds a container. `native` adds an init container that keeps running (Kubernetes 1.29), which jobs require."},
 		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,
 			Text: "The image of the sidecar."},
 		{Name: pullOption, check: isOneOf("Always", "IfNotPresent", "Never"),
@@ -145,10 +145,10 @@ func allOptions() []Option {
 			Text: "The resources of the sidecar as a percentage of those of the application, within the limits of Knative. The other resource options override it."},
 
 		{Name: metricsOption, Default: "true", check: isBoolean,
-			Text: "Add the `prometheus.io/` annotations if the pod does not have them."},
+			Text: "Add the missing `prometheus.io/` annotations."},
 
 		{Name: lockOption, operator: true,
-			Text: "A list of options that annotations cannot set, separated by commas, with the groups `ports` and `resources`. If an annotation sets one of them, the pod is refused. An annotation cannot set `lock`."},
+			Text: "Options that annotations cannot set, separated by commas, with the groups `ports` and `resources`. An annotation cannot set `lock`."},
 	}
 }
 

@@ -204,15 +204,11 @@ func TestGuideContainsOptionTable(t *testing.T) {
 func markdown() string {
 	var b strings.Builder
 	b.WriteString("\n| option | default | meaning |\n|---|---|---|\n")
-	var prefixes, resources, variables []string
-	aliases := map[string][]string{}
+	var resources, sameNames, variables []string
 	for _, o := range Table() {
-		for _, alias := range o.Aliases {
-			prefix, name, _ := strings.Cut(alias, "/")
-			if !slices.Contains(prefixes, prefix) {
-				prefixes = append(prefixes, prefix)
-			}
-			aliases[prefix] = append(aliases[prefix], "`"+name+"`")
+		if o.variable == strings.ToUpper(strings.ReplaceAll(o.Name, "-", "_")) {
+			sameNames = append(sameNames, "`"+o.Name+"`")
+			continue
 		}
 		if o.variable != "" {
 			variables = append(variables, "`"+o.Name+"` (`"+o.variable+"`)")
@@ -232,12 +228,9 @@ func markdown() string {
 		}
 		b.WriteString(strings.ReplaceAll("| `"+o.Name+"` | "+def+" | "+o.Text+" |\n", "  |", " |"))
 	}
-	b.WriteString("\nThe following options set the resources of the sidecar: " + strings.Join(resources, ", ") + ".\n")
-	b.WriteString("\nThe following options set a [setting](configuration.md) of the sidecar: " + strings.Join(variables, ", ") + ".\n")
-	b.WriteString("\nThe following annotations of Knative have the same effect:\n\n")
-	for _, prefix := range prefixes {
-		b.WriteString("* `" + prefix + "/`: " + strings.Join(aliases[prefix], ", ") + "\n")
-	}
+	b.WriteString("\nResources of the sidecar: " + strings.Join(resources, ", ") + ".\n")
+	b.WriteString("\nOptions that set a [setting](configuration.md) of the sidecar: " + strings.Join(variables, ", ") +
+		", and with the same name in upper case, " + strings.Join(sameNames, ", ") + ".\n")
 	return b.String() + "\n"
 }
 
