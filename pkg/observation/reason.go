@@ -1,5 +1,4 @@
-// Package observation contains the record of one request, the reasons for which a request can fail, and
-// the kinds of requests.
+// Package observation contains the record of one request, the kinds of requests, and the failure reasons.
 package observation
 
 // Reason is the result of an exchange, which is [OK] or the cause of the failure. The Proxy-Status field,

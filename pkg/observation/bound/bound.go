@@ -1,5 +1,5 @@
-// Package bound counts and reports the events in which a bound on the behavior of a peer, or an
-// error of a client, closes a connection, resets a stream or rejects a request.
+// Package bound counts and reports the bounds that peers exceed and the errors of clients. In each of
+// these events, the sidecar closes a connection, resets a stream or rejects a request.
 //
 // The engines call [Recorder.Hit] or [Recorder.Fail] for each event. The counts are exported as the
 // metrics queue_proxy_bounds_total and queue_proxy_client_errors_total. The tables of docs/bounds.md

@@ -1,5 +1,5 @@
-// Package accesslog writes the request log, which contains one line for each request to the user container. The request
-// log includes requests that were rejected before they reached the user container.
+// Package accesslog writes the request log. The log contains one line for each request to the user container, and for
+// each request that was rejected before it reached the user container.
 //
 // A line is a JSON object, or the output of a template in the template language of Knative. Requests do not wait for
 // the writer. Lines are queued, and one goroutine writes them. If the queue is full, lines are dropped and counted.

@@ -1,5 +1,5 @@
-// Package status serves the status page of the sidecar and its data as JSON, and implements the command
-// `queue-proxy why`. The page contains the readiness, the running and queued requests, the latency of the last
+// Package status serves the status page of the sidecar, and implements the command `queue-proxy why`. The data
+// of the page is also served as JSON. The page contains the readiness, the running and queued requests, the latency of the last
 // minutes, the failures and the settings. It is only served to local clients, for example through `kubectl
 // port-forward`.
 package status

@@ -1,5 +1,5 @@
-// Package knative contains the fields by which Knative and Kubernetes communicate with a queue-proxy, the
-// classification of probes, and the tags of routes.
+// Package knative contains the header fields of Knative and Kubernetes, the classification of probes, and
+// the tags of routes.
 package knative
 
 // Probe is the field that marks a request as a probe. Hash is a field of a network probe
