@@ -394,12 +394,13 @@ func boundTable() string {
 	return b.String()
 }
 
-// errorTable lists the client errors with the closed objects, the causes and the actions.
+// errorTable lists the client errors with the closed objects and the causes.
 func errorTable() string {
 	var b strings.Builder
-	b.WriteString("| error | closes | cause and action |\n|---|---|---|\n")
+	b.WriteString("| error | closes | cause |\n|---|---|---|\n")
 	for name := bound.NumNames; name < bound.NumEvents; name++ {
-		fmt.Fprintf(&b, "| `%v` | %s | %s |\n", name, name.Closes(), name.Text())
+		cause, _, _ := strings.Cut(name.Text(), ". ")
+		fmt.Fprintf(&b, "| `%v` | %s | %s |\n", name, name.Closes(), cause)
 	}
 	return b.String()
 }
