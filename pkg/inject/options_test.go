@@ -204,14 +204,10 @@ func TestGuideContainsOptionTable(t *testing.T) {
 func markdown() string {
 	var b strings.Builder
 	b.WriteString("\n| option | default | meaning |\n|---|---|---|\n")
-	var resources, sameNames, variables []string
+	var resources, settings []string
 	for _, o := range Table() {
-		if o.variable == strings.ToUpper(strings.ReplaceAll(o.Name, "-", "_")) {
-			sameNames = append(sameNames, "`"+o.Name+"`")
-			continue
-		}
 		if o.variable != "" {
-			variables = append(variables, "`"+o.Name+"` (`"+o.variable+"`)")
+			settings = append(settings, "`"+o.Name+"`")
 			continue
 		}
 		def := ""
@@ -229,8 +225,7 @@ func markdown() string {
 		b.WriteString(strings.ReplaceAll("| `"+o.Name+"` | "+def+" | "+o.Text+" |\n", "  |", " |"))
 	}
 	b.WriteString("\nResources of the sidecar: " + strings.Join(resources, ", ") + ".\n")
-	b.WriteString("\nOptions that set a [setting](configuration.md) of the sidecar: " + strings.Join(variables, ", ") +
-		", and with the same name in upper case, " + strings.Join(sameNames, ", ") + ".\n")
+	b.WriteString("\n[Settings](configuration.md) of the sidecar: " + strings.Join(settings, ", ") + ".\n")
 	return b.String() + "\n"
 }
 

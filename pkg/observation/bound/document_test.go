@@ -379,7 +379,8 @@ func TestBoundsHaveTwoTests(t *testing.T) {
 	}
 }
 
-// boundTable lists the bounds with the closed objects and the margins.
+// boundTable lists the bounds with the closed objects and the margins. The cell of the object is empty for
+// a connection.
 func boundTable() string {
 	var b strings.Builder
 	b.WriteString("| bound | closes | limit | margin |\n|---|---|---|---|\n")
@@ -388,8 +389,12 @@ func boundTable() string {
 		if p.margin > 0 {
 			margin = fmt.Sprintf("%d x", p.margin)
 		}
-		name := bound.Name(i)
-		fmt.Fprintf(&b, "| `%v` | %s | %s | %s |\n", name, name.Closes(), p.limit, margin)
+		name, closes := bound.Name(i), ""
+		if name.Closes() != bound.Connection {
+			closes = string(name.Closes())
+		}
+		row := fmt.Sprintf("| `%v` | %s | %s | %s |\n", name, closes, p.limit, margin)
+		b.WriteString(strings.ReplaceAll(row, "  |", " |"))
 	}
 	return b.String()
 }
