@@ -82,7 +82,7 @@ type Queueing struct {
 	ConcurrencyMin   Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"Lower bound of an adaptive limit."`
 	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"Initial value of an adaptive limit."`
 	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', or 10000 if the limit is adaptive and 'CONTAINER_CONCURRENCY' is 0" min:"0" max:"10000000" desc:"Maximum number of queued requests. Further requests get 503. 0 disables queuing."`
-	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time in the queue, followed by 503. 0 disables the timeout."`
+	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time in the queue. If the time expires, the response is 503. 0 disables the timeout."`
 }
 
 // Timeouts limit the duration of a request (docs/promises.md 3.1, 3.2, 3.7). 0 disables a timeout.
@@ -92,7 +92,7 @@ type Timeouts struct {
 	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time until the first byte of the response."`
 	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. It is the only timeout for upgraded connections."`
 	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client is disconnected or receives 504. 0 releases the slot immediately, as in Knative."`
-	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses, followed by 502."`
+	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses. If the time expires, the response is 502."`
 }
 
 // Readiness configures the readiness probes of the user container (docs/promises.md, section 2).
@@ -108,7 +108,7 @@ type Traffic struct {
 	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Add a 'Server-Timing' field with the times in the queue and in the user container."`
 	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths of requests that are limited but not included in the scaling statistics, the metrics and the request log. They are compared without decoding."`
 	ExcludeUserAgents Prefixes       `envconfig:"EXCLUDE_USER_AGENTS" desc:"Prefixes of 'User-Agent', with the same effect as 'EXCLUDE_PATHS'."`
-	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Default format of the statistics. Knative up to 0.16 requires 'prometheus'."`
+	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Format of the statistics if a client does not request one. Knative up to 0.16 requires 'prometheus'."`
 }
 
 // Shutdown configures the drain (docs/promises.md 3.5). DrainQuietPeriod is at most half of
@@ -116,15 +116,15 @@ type Traffic struct {
 type Shutdown struct {
 	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain, after which the remaining requests are aborted."`
 	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"the minimum of 30s and half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends. The maximum is half of 'DRAIN_DEADLINE'."`
-	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain, if endpoint changes propagate slowly."`
+	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain. Use this setting if endpoint changes propagate slowly."`
 	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Whether the drain waits for WebSockets, event streams and gRPC streams. If the value is 'end', the user container receives SIGTERM after the quiet period and can close the streams."`
 	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port for the preStop hook of a native sidecar. Each request makes the pod permanently unready."`
 }
 
 // Limits are the limits for clients and their connections.
 type Limits struct {
-	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request (otherwise 431) or a response (otherwise 502)."`
-	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request (otherwise 413). 0 means no limit."`
+	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request or a response. The status is 431 for a longer request, and 502 for a longer response."`
+	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request. If a body is longer, the response is 413. 0 means no limit."`
 	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of client connections on both request ports. A further connection closes the longest-idle connection, or waits. 0 derives the limit from the memory and [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
 	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time until the next byte of a request body before the response begins, except for gRPC over HTTP/2. 0 means no limit."`
