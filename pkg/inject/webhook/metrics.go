@@ -89,30 +89,30 @@ type Metrics struct {
 // NewMetrics returns Metrics. version and commit are labels of build_info.
 func NewMetrics(version, commit string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
-	m.reviews = m.counters("reviews_total", "Number of reviews, by verdict and reason.", "verdict", "reason")
+	m.reviews = m.counters("reviews_total", "Reviews, by verdict and reason.", "verdict", "reason")
 	m.reviews.WithLabelValues(string(inject.Injected), "")
 	for verdict, reasons := range map[inject.Verdict][]string{inject.Skipped: skipReasons, inject.Refused: refusalReasons} {
 		for _, reason := range reasons {
 			m.reviews.WithLabelValues(string(verdict), reason)
 		}
 	}
-	m.failures = m.counters("review_failures_total", "Number of HTTP errors returned instead of a review, by reason.", "reason")
+	m.failures = m.counters("review_failures_total", "Number of HTTP errors that were returned instead of a review.", "reason")
 	for reason := range failureStatuses {
 		m.failures.WithLabelValues(reason)
 	}
-	m.events = m.counters("events_total", "Number of Kubernetes events, by result.", "result")
+	m.events = m.counters("events_total", "Kubernetes events, by result.", "result")
 	for _, result := range eventResults {
 		m.events.WithLabelValues(result)
 	}
 	m.handshakes = m.counters("tls_handshake_failures_total",
-		"Number of failed TLS handshakes. A common cause is an API server that does not trust the certificate.").WithLabelValues()
+		"Number of failed TLS handshakes, often because the API server does not trust the certificate.").WithLabelValues()
 	m.duration = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: prefix + "review_duration_seconds", Help: "Time from the header section of a review to the response.",
 		// A typical review takes a millisecond, and an API server waits up to 5 s.
 		Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5},
 	})
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: prefix + "build_info", Help: "Version information in the labels. The value is always 1.",
+		Name: prefix + "build_info", Help: "Version information in the labels. The value is 1.",
 		ConstLabels: prometheus.Labels{"version": version, "revision": commit, "goversion": runtime.Version()},
 	})
 	build.Set(1)
@@ -136,7 +136,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.handler.
 // for each scrape, and returns the zero time if there is no certificate. AddCertificate must be
 // called at most once, before the first scrape.
 func (m *Metrics) AddCertificate(notAfter func() time.Time) {
-	desc := prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "Expiry time of the certificate in seconds since the Unix epoch. Absent if there is no certificate.", nil, nil)
+	desc := prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "Expiry time of the certificate as a Unix timestamp. Absent if there is no certificate.", nil, nil)
 	m.registry.MustRegister(prometheus.CollectorFunc(func(series chan<- prometheus.Metric) {
 		if at := notAfter(); !at.IsZero() {
 			series <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(at.Unix()))
@@ -156,9 +156,9 @@ func (m *Metrics) AddAuthority() *AuthorityMetrics {
 	a := &AuthorityMetrics{
 		success: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: prefix + "ca_bundle_last_success_timestamp_seconds",
-			Help: "Time of the last successful check of the caBundles as a Unix timestamp. Absent before the first successful check.",
+			Help: "Unix time of the last successful check of the caBundles. Absent before that check.",
 		}, nil),
-		patches:  m.counters("ca_bundle_patches_total", "Number of times the authority was added to a caBundle.").WithLabelValues(),
+		patches:  m.counters("ca_bundle_patches_total", "Number of times that the authority was added to a caBundle.").WithLabelValues(),
 		failures: m.counters("ca_bundle_failures_total", "Number of failed checks of the Secret and the configuration. The current certificate stays in use.").WithLabelValues(),
 	}
 	m.registry.MustRegister(a.success)

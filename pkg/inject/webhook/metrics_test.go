@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -190,16 +191,20 @@ func TestGuideContainsEveryInjectorMetric(t *testing.T) {
 	families, err := m.registry.Gather()
 	harness.NoError(t, err)
 	var table strings.Builder
-	table.WriteString("\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
-	for _, f := range families {
-		if !strings.HasPrefix(f.GetName(), prefix) {
-			continue // metrics of client_golang
+	table.WriteString("\n| metric | labels | meaning |\n|---|---|---|\n")
+	for _, kind := range []dto.MetricType{dto.MetricType_COUNTER, dto.MetricType_HISTOGRAM, dto.MetricType_GAUGE} {
+		name := kind.String()
+		fmt.Fprintf(&table, "| **%ss** | | |\n", name[:1]+strings.ToLower(name[1:]))
+		for _, f := range families {
+			if !strings.HasPrefix(f.GetName(), prefix) || f.GetType() != kind {
+				continue // metrics of client_golang, and other types
+			}
+			labels := ""
+			for _, l := range f.GetMetric()[0].GetLabel() {
+				labels += ", `" + l.GetName() + "`"
+			}
+			fmt.Fprintf(&table, "| `%s` |%s | %s |\n", f.GetName(), strings.TrimPrefix(labels, ","), f.GetHelp())
 		}
-		var labels []string
-		for _, l := range f.GetMetric()[0].GetLabel() {
-			labels = append(labels, "`"+l.GetName()+"`")
-		}
-		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp())
 	}
 	harness.Document(t, "../../../docs/metrics.md", "injector", table.String()+"\n", *update)
 }

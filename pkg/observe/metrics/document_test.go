@@ -78,11 +78,11 @@ func shownBy(t *testing.T, names string) (all []shown) {
 func TestGuideListsAllMetricsAndLabels(t *testing.T) {
 	for _, part := range []struct{ name, table string }{
 		{"default", metricTable(ownMetrics(shownBy(t, "default")))},
-		{"process", nameList(shownBy(t, "default"))},
-		{"knative-1.18", metricTable(withoutMemStats(ownMetrics(shownBy(t, "knative-1.18")))) + "\n" + memStatsList()},
-		{"knative-1.19", metricTable(except(ownMetrics(shownBy(t, "knative-1.19")), shownBy(t, "knative-head")))},
-		{"knative-head", metricTable(ownMetrics(shownBy(t, "knative-head")))},
-		{"labels", labelTable(t)},
+		{"process", collectorNames(shownBy(t, "default"))},
+		{"knative-1.18", nameList(withoutMemStats(ownMetrics(shownBy(t, "knative-1.18")))) + ", and `" + memStatsPrefix + "*`\n"},
+		{"knative-1.19", nameList(except(ownMetrics(shownBy(t, "knative-1.19")), shownBy(t, "knative-head"))) + "\n"},
+		{"knative-head", nameList(ownMetrics(shownBy(t, "knative-head"))) + "\n"},
+		{"labels", labelTable()},
 		{"reasons", reasonTable()},
 	} {
 		harness.Document(t, guide, part.name, "\n"+part.table+"\n", *update)
@@ -101,15 +101,21 @@ func except(all, others []shown) []shown {
 	})
 }
 
-// nameList returns the names of the metrics of the collectors of client_golang.
+// collectorNames returns the names of the metrics of the collectors of client_golang, without their
+// prefix. It does not list the metrics of the process, because all of them are exported.
+func collectorNames(all []shown) string {
+	clients := slices.DeleteFunc(slices.Clone(all), func(f shown) bool {
+		return f.ours || strings.HasPrefix(f.name, "queue_proxy_process_")
+	})
+	return strings.ReplaceAll(nameList(clients), "`queue_proxy_", "`") + ", and `process_*`\n"
+}
+
 func nameList(all []shown) string {
 	var names []string
 	for _, f := range all {
-		if !f.ours {
-			names = append(names, f.name)
-		}
+		names = append(names, f.name)
 	}
-	return code(names) + "\n"
+	return code(names)
 }
 
 // memStatsPrefix is the prefix of the metrics of memStats.
@@ -119,73 +125,29 @@ func withoutMemStats(all []shown) []shown {
 	return slices.DeleteFunc(slices.Clone(all), func(f shown) bool { return strings.HasPrefix(f.name, memStatsPrefix) })
 }
 
-// memStatsList returns the names of memStats without their prefix.
-func memStatsList() string {
-	var names []string
-	for _, m := range memStats {
-		names = append(names, m.name)
-	}
-	return "The gauges `" + memStatsPrefix + "*` are the fields of `runtime.MemStats`: " + code(names) + "\n"
-}
-
-// commonLabels returns the labels that are common to all histograms with at least five labels. A table lists them once.
-func commonLabels(all []shown) []string {
-	const many = 5
-	var common []string
-	for _, f := range all {
-		if f.kind != "histogram" || len(f.labels) < many {
-			continue
-		}
-		if common == nil {
-			common = slices.Clone(f.labels)
-		}
-		common = slices.DeleteFunc(common, func(label string) bool { return !slices.Contains(f.labels, label) })
-	}
-	return common
-}
-
-// metricTable returns a table of metrics, with a list of the labels that "common" stands for.
+// metricTable returns a table of metrics, grouped by type.
 func metricTable(all []shown) string {
-	common := commonLabels(all)
 	var b strings.Builder
-	b.WriteString("| metric | type | labels | meaning |\n|---|---|---|---|\n")
-	for _, f := range all {
-		labels, text := f.labels, ""
-		if len(common) > 0 && !slices.ContainsFunc(common, func(label string) bool { return !slices.Contains(labels, label) }) {
-			labels = slices.DeleteFunc(slices.Clone(labels), func(label string) bool { return slices.Contains(common, label) })
-			text = "common"
-			if len(labels) > 0 {
-				text += ", "
+	b.WriteString("| metric | labels | meaning |\n|---|---|---|\n")
+	for _, kind := range []string{"counter", "histogram", "gauge"} {
+		fmt.Fprintf(&b, "| **%ss** | | |\n", strings.ToUpper(kind[:1])+kind[1:])
+		for _, f := range all {
+			if f.kind == kind {
+				fmt.Fprintf(&b, "| `%s` |%s | %s |\n", f.name, strings.TrimRight(" "+code(f.labels), " "), f.help)
 			}
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, f.kind, text+code(labels), f.help)
-	}
-	if len(common) > 0 {
-		b.WriteString("\nCommon labels: " + code(common) + "\n")
 	}
 	return b.String()
 }
 
-// limitReasons returns the values of the constants of type [observation.LimitReason].
-func limitReasons(t *testing.T) (words []string) {
-	t.Helper()
-	source, err := os.ReadFile("../../observation/limit.go")
-	harness.NoError(t, err)
-	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +LimitReason += "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
-		words = append(words, m[1])
-	}
-	return words
-}
-
 // labelTable returns a table with the values of the labels. reasonTable returns the table for the label reason.
-func labelTable(t *testing.T) string {
-	t.Helper()
+func labelTable() string {
 	var b strings.Builder
 	b.WriteString("| label | values |\n|---|---|\n")
 	for _, l := range []struct {
 		name   string
 		values []string
-	}{{"code", classes[:]}, {"method", methods}, {"protocol", protocols}, {"code of gRPC", grpcStatuses}, {"reason of the limit", limitReasons(t)}} {
+	}{{"code", classes[:]}, {"method", methods}, {"protocol", protocols}} {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, code(l.values))
 	}
 	return b.String()
@@ -193,23 +155,23 @@ func labelTable(t *testing.T) string {
 
 // blame describes the cause of each reason.
 var blame = map[string]string{
-	"ok":                     "None: the client received the response of the user container. With `code=\"5xx\"`, it is an error of the application.",
-	"queue-full":             "Capacity: too many running and queued requests. Scale out, or raise the limits.",
+	"ok":                     "None. With `code=\"5xx\"`, it is an error of the application.",
+	"queue-full":             "Capacity: too many requests. Scale out, or raise the limits.",
 	"queue-timeout":          "Capacity: no slot became free in time.",
-	"overload":               "Capacity or an attack: the memory budget for requests is exhausted. See `queue_proxy_request_memory_bytes`.",
+	"overload":               "Capacity or an attack: the [memory budget](bounds.md#memory-budget) is exhausted.",
 	"not-ready":              "User container: see `queue_proxy_not_ready_reason`.",
-	"draining":               "End of the pod: the deadline of the drain ended the request. The deadline is too short, or the request too long.",
-	"request-timeout":        "User container or queue: the request took too long. Compare the time in the queue with that in the application.",
+	"draining":               "Shutdown: the deadline of the drain is too short, or the request too long.",
+	"request-timeout":        "User container or queue: the request took too long. Compare both times.",
 	"response-start-timeout": "User container or queue: no first byte in time.",
-	"idle-timeout":           "User container, or a client that does not read the response: no data for `REVISION_IDLE_TIMEOUT_SECONDS`.",
-	"client-slow":            "Client: it did not send the request body, or read the response (`SEND_TIMEOUT`), in time.",
+	"idle-timeout":           "User container, or a client that does not read: no data for `REVISION_IDLE_TIMEOUT_SECONDS`.",
+	"client-slow":            "Client: it sent the body, or read the response (`SEND_TIMEOUT`), too slowly.",
 	"app-unreachable":        "User container: nothing listens on its port. It crashed or restarts.",
-	"local":                  "Sidecar: no file descriptor, local port or memory for a connection to the user container. `queue-proxy why` and the log contain the resource.",
-	"app-reset":              "User container: it closed the connection because of a crash, lack of memory or its own timeout.",
+	"local":                  "Sidecar: no file descriptor, local port or memory for a connection. `queue-proxy why` prints which.",
+	"app-reset":              "User container: it closed the connection (crash, lack of memory, own timeout).",
 	"app-garbage":            "User container: its response is not HTTP.",
 	"bad-request":            "Client: the request is invalid, or its body or header section is too long.",
-	"client-gone":            "Client: it closed the connection or stream before the response was complete, or its `grpc-timeout` expired.",
-	"other":                  "A defect of the sidecar: the list of reasons is out of date.",
+	"client-gone":            "Client: it closed the connection or stream early, or its `grpc-timeout` expired.",
+	"other":                  "Sidecar: a defect. Please report it.",
 }
 
 // reasonTable returns the table of the reasons.
@@ -226,6 +188,18 @@ func reasonTable() string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", word, status, blame[word])
 	}
 	return b.String()
+}
+
+// docs/limits.md contains the reasons with blanks, as queue-proxy why prints them.
+func TestLimitsGuideListsReasons(t *testing.T) {
+	page := contents(t, "../../../docs/limits.md")
+	reasons := regexp.MustCompile(`(?m)^\t\w+ +LimitReason += "([^"]+)"`).FindAllStringSubmatch(contents(t, "../../observation/limit.go"), -1)
+	if len(reasons) < 10 {
+		t.Fatalf("got %d reasons, want at least 10", len(reasons))
+	}
+	for _, m := range reasons {
+		harness.Contains(t, page, "\n| `"+strings.ReplaceAll(m[1], "-", " ")+"` |", "table of docs/limits.md")
+	}
 }
 
 func TestGuideExplainsAllReasons(t *testing.T) {

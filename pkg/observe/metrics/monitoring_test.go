@@ -28,13 +28,18 @@ func injectors(t *testing.T) (all []shown) {
 	t.Helper()
 	_, table, _ := strings.Cut(contents(t, guide), "<!-- injector -->")
 	table, _, _ = strings.Cut(table, "<!-- /injector -->")
+	kind := ""
 	for line := range strings.Lines(table) {
+		if name, ok := strings.CutPrefix(line, "| **"); ok { // the first row of a group
+			name, _, _ = strings.Cut(name, "s**")
+			kind = strings.ToLower(name)
+		}
 		cells := strings.Split(strings.ReplaceAll(line, "`", ""), "|")
 		if len(cells) < 5 || !strings.HasPrefix(strings.TrimSpace(cells[1]), prefix) {
 			continue
 		}
-		one := shown{name: strings.TrimSpace(cells[1]), kind: strings.TrimSpace(cells[2]), ours: true}
-		for label := range strings.SplitSeq(cells[3], ",") {
+		one := shown{name: strings.TrimSpace(cells[1]), kind: kind, ours: true}
+		for label := range strings.SplitSeq(cells[2], ",") {
 			if label = strings.TrimSpace(label); label != "" {
 				one.labels = append(one.labels, label)
 			}

@@ -60,10 +60,10 @@ func addProcess(r *registry) {
 	)
 	r.gauge("queue_proxy_go_max_procs", "Maximum number of threads that run Go code (GOMAXPROCS).", sometimes(runtimeNumber(runtimeMaxProcs)))
 	r.gauge("queue_proxy_go_memory_bytes", "Memory of the Go runtime, which GOMEMLIMIT limits.", sometimes(runtimeNumber(runtimeMemory, runtimeReleased)))
-	r.gauge("queue_proxy_go_memory_limit_bytes", "Memory limit of the Go runtime (GOMEMLIMIT), which defaults to 80% of the memory limit of the container. Absent if there is no limit.", sometimes(runtimeNumber(runtimeLimit)))
-	r.gauge("queue_proxy_go_heap_bytes", "Memory of all objects in the heap, including unreachable objects.",
+	r.gauge("queue_proxy_go_memory_limit_bytes", "GOMEMLIMIT, by default 80% of the container's memory limit. Absent if there is no limit.", sometimes(runtimeNumber(runtimeLimit)))
+	r.gauge("queue_proxy_go_heap_bytes", "Memory of heap objects, including unreachable objects.",
 		sometimes(runtimeNumber("/memory/classes/heap/objects:bytes")))
 	r.counter("queue_proxy_go_allocated_bytes_total", "Total memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
-	r.counter("queue_proxy_go_gc_cpu_seconds_total", "CPU time of all completed garbage collections.",
+	r.counter("queue_proxy_go_gc_cpu_seconds_total", "CPU time of completed garbage collections.",
 		sometimes(runtimeNumber("/cpu/classes/gc/total:cpu-seconds")))
 }

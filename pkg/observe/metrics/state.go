@@ -60,13 +60,13 @@ func addConnections(r *registry, g *Gauges) {
 	app := func() bound.Pool { _, p := g.Connections(); return p }
 	pool := func(name, open, waiting string, get func() bound.Pool) {
 		r.gauge(name, open, always(func() float64 { return float64(get().Open) }))
-		r.gauge(name+"_limit", "Maximum of "+name+". Absent if there is no limit.",
+		r.gauge(name+"_limit", "Maximum number of open connections. Absent if there is no limit.",
 			sometimes(func() (float64, bool) { n := get().Limit; return float64(n), n > 0 }))
 		r.gauge(name+"_waiting", waiting, always(func() float64 { return float64(get().Waiting) }))
 	}
-	pool("queue_proxy_client_connections", "Number of open connections of clients.",
+	pool("queue_proxy_client_connections", "Number of open client connections.",
 		"Number of new connections that wait for the limit.", clients)
-	r.counter("queue_proxy_client_connections_total", "Number of connections of clients: accepted, evicted (closed for a new connection), or refused (the pod stopped while the connection waited).",
+	r.counter("queue_proxy_client_connections_total", "Number of client connections: accepted, evicted (closed for a new connection), or refused (the pod stopped).",
 		func(add func(float64, ...string)) {
 			p := clients()
 			add(float64(p.Accepted), "accepted")
@@ -80,38 +80,38 @@ func addConnections(r *registry, g *Gauges) {
 }
 
 func addLoad(r *registry, g *Gauges) {
-	r.gauge("queue_proxy_running_requests", "Number of requests in the user container.",
+	r.gauge("queue_proxy_running_requests", "Requests in the user container.",
 		always(func() float64 { running, _ := g.Load(); return float64(running) }))
-	r.gauge("queue_proxy_waiting_requests", "Number of queued requests.",
+	r.gauge("queue_proxy_waiting_requests", "Queued requests.",
 		always(func() float64 { _, waiting := g.Load(); return float64(waiting) }))
-	r.gauge("queue_proxy_oldest_waiter_age_seconds", "Time that the oldest queued request has waited; 0 if the queue is empty.", always(func() float64 {
+	r.gauge("queue_proxy_oldest_waiter_age_seconds", "Waiting time of the oldest queued request; 0 if the queue is empty.", always(func() float64 {
 		since := g.OldestWaiter()
 		if since.IsZero() {
 			return 0
 		}
 		return max(0, time.Since(since).Seconds())
 	}))
-	r.gauge("queue_proxy_concurrency_limit", "Maximum number of concurrent requests in the user container; 0 means no limit.",
+	r.gauge("queue_proxy_concurrency_limit", "Maximum number of requests in the user container; 0 means no limit.",
 		always(func() float64 { running, _ := g.Limit(); return float64(running) }))
 	r.gauge("queue_proxy_queue_limit", "Maximum number of queued requests. Absent if there is no concurrency limit.",
 		sometimes(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 }))
-	r.gauge("queue_proxy_request_memory_bytes", "Memory used by incomplete and queued requests. Absent if there is no budget.",
+	r.gauge("queue_proxy_request_memory_bytes", "Memory of incomplete and queued requests. Absent if there is no budget.",
 		sometimes(func() (float64, bool) { used, limit := g.Memory(); return float64(used), limit > 0 }))
 	r.gauge("queue_proxy_request_memory_limit_bytes", "Memory budget for requests. Absent if there is no budget.",
 		sometimes(func() (float64, bool) { _, limit := g.Memory(); return float64(limit), limit > 0 }))
-	r.gauge("queue_proxy_concurrency_limit_reason", "Reason for the current adaptive limit. The value is always 1. Absent if the limit is fixed.", func(add func(float64, ...string)) {
+	r.gauge("queue_proxy_concurrency_limit_reason", "Reason for the adaptive limit. Absent if the limit is fixed. The value is 1.", func(add func(float64, ...string)) {
 		if state, adaptive := g.Adaptive(); adaptive {
 			add(1, string(state.Reason))
 		}
 	}, "reason")
-	r.gauge("queue_proxy_advised_concurrency_limit", "Adaptive limit that was compared with a lower and a higher limit; absent before the comparison.",
+	r.gauge("queue_proxy_advised_concurrency_limit", "Settled adaptive limit. Absent before the comparison with a lower and a higher limit.",
 		sometimes(func() (float64, bool) { state, _ := g.Adaptive(); return float64(state.Settled), state.Settled > 0 }))
 }
 
 func (s *state) addReadiness(r *registry, o *Options) {
-	r.gauge("queue_proxy_ready", "1 if readiness probes succeed, otherwise 0. Absent before the first result of a probe.",
+	r.gauge("queue_proxy_ready", "1 if readiness probes succeed, otherwise 0. Absent before the first result.",
 		sometimes(func() (float64, bool) { yes, probed, _ := o.Gauges.Ready(); return float64(place(yes)), probed }))
-	r.gauge("queue_proxy_not_ready_reason", "Reason why the pod is not ready. The value is always 1. Absent if the pod is ready, and before the first result of a probe.", func(add func(float64, ...string)) {
+	r.gauge("queue_proxy_not_ready_reason", "Reason why the pod is not ready. Absent if the pod is ready, or before the first result. The value is 1.", func(add func(float64, ...string)) {
 		yes, probed, word := o.Gauges.Ready()
 		if !slices.Contains(o.NotReadyReasons, word) {
 			word = "other"
@@ -120,15 +120,15 @@ func (s *state) addReadiness(r *registry, o *Options) {
 			add(1, word)
 		}
 	}, "reason")
-	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of times the user container became unready.").WithLabelValues()
+	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of times that the user container became unready.").WithLabelValues()
 	s.answers = histogramsOf(r.histograms("queue_proxy_readiness_answer_seconds", "Duration of readiness probes, by result.",
 		seconds(), "ready"), dim("no", "yes"))
-	r.gauge("queue_proxy_draining", "1 during the drain of the pod, otherwise 0.", always(func() float64 { return float64(place(o.Gauges.Draining())) }))
+	r.gauge("queue_proxy_draining", "1 during the drain, otherwise 0.", always(func() float64 { return float64(place(o.Gauges.Draining())) }))
 }
 
 func (s *state) addStartup(r *registry) {
 	r.gauge("queue_proxy_startup_seconds",
-		"Time from the start of the process to the event. Absent before the event.",
+		"Time from the process start to the event. Absent before the event.",
 		func(add func(float64, ...string)) {
 			for i, event := range startupEvents {
 				if after := s.firsts[i].Load(); after != 0 {
@@ -139,10 +139,10 @@ func (s *state) addStartup(r *registry) {
 }
 
 func addRest(r *registry, o *Options) {
-	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Expiry time of the certificate in seconds since the Unix epoch. Absent if there is no certificate.",
+	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Expiry time of the certificate as a Unix timestamp. Absent if there is no certificate.",
 		sometimes(func() (float64, bool) { at := o.Gauges.CertExpiry(); return float64(at.Unix()), !at.IsZero() }))
 	if dropped := o.Gauges.LogLinesDropped; dropped != nil {
-		r.counter("queue_proxy_log_lines_dropped_total", "Number of dropped request log lines. A line is dropped if the output is blocked.",
+		r.counter("queue_proxy_log_lines_dropped_total", "Number of request log lines that were dropped because the output was blocked.",
 			always(func() float64 { return float64(dropped()) }))
 	}
 	if dropped := o.Gauges.SpansDropped; dropped != nil {
@@ -154,13 +154,13 @@ func addRest(r *registry, o *Options) {
 				add(float64(o.Gauges.Bounds.Count(name)), name.String())
 			}
 		}, "bound")
-	r.counter("queue_proxy_client_errors_total", "Number of connections and requests that ended because of a protocol error of the client or a failed TLS handshake, by error.",
+	r.counter("queue_proxy_client_errors_total", "Number of connections and requests that ended because of a client protocol error or a failed TLS handshake.",
 		func(add func(float64, ...string)) {
 			for name := bound.NumNames; name < bound.NumEvents; name++ {
 				add(float64(o.Gauges.Bounds.Count(name)), name.String())
 			}
 		}, "error")
-	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "Version information in the labels. The value is always 1.", one)
+	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "Version information in the labels. The value is 1.", one)
 }
 
 // one is a read that returns 1.
