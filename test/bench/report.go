@@ -33,6 +33,7 @@ type row struct {
 	id, title, unit string
 	digits          int  // after the decimal point
 	interval        bool // the cell contains the 95 % interval of the median instead of the minimum and the maximum
+	print           bool // the row is only in the complete report and not part of the document
 }
 
 // A ratio compares the medians of two peers.
@@ -48,12 +49,15 @@ var (
 	}
 )
 
+// reportLoads contains the loads whose CPU time is only in the complete report.
+var reportLoads = []string{"get-1", "tls-1", "tls-post-10k", "h2c-100k-4x4", "grpc-16x4"}
+
 // rowsOf returns one row of the given kind of measure for each load of the groups.
 func rowsOf(kind, unit string, digits int, groups ...string) []row {
 	var rows []row
 	for _, l := range loads {
 		if slices.Contains(groups, l.group) {
-			rows = append(rows, row{id: kind + "/" + l.id, title: l.title, unit: unit, digits: digits})
+			rows = append(rows, row{id: kind + "/" + l.id, title: l.title, unit: unit, digits: digits, print: slices.Contains(reportLoads, l.id)})
 		}
 	}
 	return rows
@@ -79,7 +83,7 @@ var sections = []section{
 	{short: "latency", title: "Latency at 1000 requests per second, µs", peers: withAlone, ratios: usual, rows: []row{
 		{id: "latency/p50", title: "p50", unit: "µs"},
 		{id: "latency/p99", title: "p99", unit: "µs"},
-		{id: "added/p50", title: "p50 minus p50 of the application", unit: "µs"},
+		{id: "added/p50", title: "p50 minus p50 of the application", unit: "µs", print: true},
 		{id: "added/p99", title: "p99 minus p99 of the application", unit: "µs"},
 	}},
 	{short: "latency", title: "Latency of a gRPC call, closed loop, µs", peers: withAlone, ratios: usual, rows: []row{
@@ -87,7 +91,7 @@ var sections = []section{
 	}},
 	{short: "memory", title: "Memory of a process (RSS)", peers: proxies, ratios: usual, rows: []row{
 		{id: "memory/idle", title: "idle, MB", unit: "MB", digits: 1},
-		{id: "memory/64", title: "64 busy connections, maximum, MB", unit: "MB", digits: 1},
+		{id: "memory/64", title: "64 busy connections, maximum, MB", unit: "MB", digits: 1, print: true},
 		{id: "memory/1000", title: "1000 busy connections, maximum, MB", unit: "MB", digits: 1},
 		{id: "memory/each", title: "increase per connection with 1000 connections, KB", unit: "KB", digits: 1},
 		{id: "memory/tls-each", title: "increase per connection with TLS, KB", unit: "KB", digits: 1},
@@ -96,7 +100,7 @@ var sections = []section{
 		{id: "memory/waiting", title: "increase per queued HTTP/2 stream, KB", unit: "KB", digits: 1},
 	}},
 	{short: "density", title: "Memory per sidecar with 40 sidecars on a node", peers: proxies, ratios: usual, rows: []row{
-		{id: "density/share", title: "proportional share (PSS), MB", unit: "MB", digits: 2},
+		{id: "density/share", title: "proportional share (PSS), MB", unit: "MB", digits: 2, print: true},
 		{id: "density/private", title: "private memory, MB", unit: "MB", digits: 2},
 	}},
 	{short: "idle pod", title: "An idle pod", own: "idle", peers: []string{ours, withDefaultNames, knative}, ratios: usual[:1], rows: []row{
@@ -116,7 +120,7 @@ var sections = []section{
 		ratios: []ratio{{"÷ " + knative, ours, knative}, {"÷ " + haproxy, ours, haproxy}}, rows: []row{
 			{id: "queue/p50", title: "wait, p50, ms", unit: "ms", digits: 1},
 			{id: "queue/p99", title: "wait, p99, ms", unit: "ms", digits: 1},
-			{id: "queue/spread", title: "p99 / p50", digits: 3},
+			{id: "queue/spread", title: "p99 / p50", digits: 3, print: true},
 		},
 	},
 	{
@@ -178,7 +182,7 @@ func (s *section) cells(r *Results, sp spread) table {
 	}
 	t := table{head}
 	for _, m := range s.rows {
-		if len(r.Cells[m.id]) == 0 { // it was not selected
+		if len(r.Cells[m.id]) == 0 || m.print && sp == withoutSpread { // not selected, or not part of the document
 			continue
 		}
 		line := []string{m.title}
@@ -438,11 +442,15 @@ func splice(doc []byte, name string, results []byte) ([]byte, error) {
 func markdown(r *Results, plotName string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "\n%s Created by `make bench`.\n\n![Bar chart of the medians](%s)\n\n", r.describe(), plotName)
-	b.WriteString("The cells contain the median of the rounds. A column `÷ PEER` contains the median of queue-proxy divided by the median of\nthe peer.\n\n")
+	b.WriteString("The cells contain medians. A column `÷ PEER` contains the ratio of queue-proxy to the peer.\n\n")
 	all := targetCells(r)
 	missed := slices.DeleteFunc(slices.Clone(all), func(line []string) bool { return line[len(line)-1] == reached })
 	fmt.Fprintf(&b, "### Goals\n\n%d of %d goals are reached.\n\n", len(all)-len(missed), len(all)-1)
 	if len(missed) > 1 { // the first line is the header
+		missed[0][0] = "missed goal"
+		for i, line := range missed {
+			missed[i] = line[:len(line)-1]
+		}
 		missed.markdown(&b)
 	}
 	if failures := r.failures(); len(failures) > 0 {
