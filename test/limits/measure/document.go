@@ -8,14 +8,14 @@ import (
 
 // A table is a table of the document. The lines are measured in order.
 type table struct {
-	title, intro, header string
-	lines                []line
+	title, header string
+	lines         []line
 }
 
 // A line is a row of a table.
 type line struct {
 	name    string                 // matched by -run
-	cell    string                 // the first cell, which identifies the line in its table
+	cell    string                 // the first cell, which begins with the name
 	measure func() (string, error) // returns the other cells
 }
 
@@ -23,7 +23,7 @@ type line struct {
 type document struct {
 	page     string // path; if empty, the tables are only printed
 	tables   []table
-	measured map[string]string // complete lines; the key is the title of the table and the first cell
+	measured map[string]string // the cells after the first one, by lineKey
 }
 
 // Marks of the part of the document that is written.
@@ -43,11 +43,18 @@ func newDocument(page string, tables []table) (*document, error) {
 	for text := range strings.Lines(lines) {
 		if heading, ok := strings.CutPrefix(text, "#### "); ok {
 			title = strings.TrimSpace(heading)
-		} else if cell, _, ok := strings.Cut(strings.TrimPrefix(text, "| "), " | "); ok {
-			d.measured[title+cell] = text
+		} else if cell, cells, ok := strings.Cut(strings.TrimPrefix(text, "| "), " | "); ok {
+			d.measured[lineKey(title, cell)] = cells
 		}
 	}
 	return d, err
+}
+
+// lineKey returns the key of a line. A line with a new description keeps its results, because only the name in the
+// first cell identifies the line in its table.
+func lineKey(title, cell string) string {
+	name, _, _ := strings.Cut(cell, ": ")
+	return title + name
 }
 
 // split returns the text before beginMark, the text between the marks, and the rest.
@@ -66,9 +73,14 @@ func (d *document) split() (before, tables, after string, err error) {
 
 // set stores a measured line and writes the document.
 func (d *document) set(t *table, l *line, cells string) error {
-	text := "| " + l.cell + " | " + cells + " |\n"
-	fmt.Print(text)
-	d.measured[t.title+l.cell] = text
+	cells += " |\n"
+	fmt.Print("| " + l.cell + " | " + cells)
+	d.measured[lineKey(t.title, l.cell)] = cells
+	return d.write()
+}
+
+// write writes the tables into the document, if there is one.
+func (d *document) write() error {
 	if d.page == "" {
 		return nil
 	}
@@ -84,12 +96,11 @@ func (d *document) text() string {
 	var b strings.Builder
 	for _, t := range d.tables {
 		fmt.Fprintf(&b, "\n#### %s\n\n", t.title)
-		if t.intro != "" {
-			b.WriteString(t.intro + "\n\n")
-		}
 		b.WriteString(t.header + "\n|" + strings.Repeat("---|", strings.Count(t.header, " | ")+1) + "\n")
 		for _, l := range t.lines {
-			b.WriteString(d.measured[t.title+l.cell])
+			if cells, ok := d.measured[lineKey(t.title, l.cell)]; ok {
+				b.WriteString("| " + l.cell + " | " + cells)
+			}
 		}
 	}
 	return b.String() + "\n"

@@ -65,6 +65,9 @@ func run(ctx context.Context, s *settings) error {
 	if err != nil {
 		return err
 	}
+	if err := doc.write(); err != nil { // descriptions of rows may have changed
+		return err
+	}
 	for i, t := range doc.tables {
 		selected := s.simulated
 		if i >= len(simulated) {

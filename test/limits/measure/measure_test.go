@@ -69,10 +69,10 @@ func TestRejectionReturnsStatusOfRow(t *testing.T) {
 func TestDocumentKeepsLinesOfOtherRows(t *testing.T) {
 	const head = "\n#### T\n\n| row | result |\n|---|---|\n"
 	page := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(page, []byte("a\n"+beginMark+head+"| x | old |\n| y | old |\n| removed | old |\n"+endMark+"b\n"), 0o600); err != nil {
+	if err := os.WriteFile(page, []byte("a\n"+beginMark+head+"| x: old description | old |\n| y | old |\n| removed | old |\n"+endMark+"b\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tables := []table{{title: "T", header: "| row | result |", lines: []line{{cell: "x"}, {cell: "y"}}}}
+	tables := []table{{title: "T", header: "| row | result |", lines: []line{{cell: "x: description"}, {cell: "y"}}}}
 	d, err := newDocument(page, tables)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestDocumentKeepsLinesOfOtherRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(page)
-	if want := "a\n" + beginMark + head + "| x | old |\n| y | new |\n\n" + endMark + "b\n"; err != nil || string(got) != want {
+	if want := "a\n" + beginMark + head + "| x: description | old |\n| y | new |\n\n" + endMark + "b\n"; err != nil || string(got) != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }

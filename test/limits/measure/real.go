@@ -33,8 +33,7 @@ const fixedWarm = 5 * time.Second
 func realTable(ctx context.Context, s *settings) table {
 	t := table{
 		title:  "Real rows",
-		intro:  "The last column contains the start of the measurement, in UTC.",
-		header: "| row | best fixed | goodput | ceiling | adaptive | found | p99 of best | p99 of adaptive | errors of adaptive | result | measured |",
+		header: "| row | best fixed | goodput, 1/s | ceiling | adaptive | found | p99 of best, ms | p99 of adaptive, ms | errors of adaptive, % | result | measured |",
 	}
 	for _, r := range realRows() {
 		t.lines = append(t.lines, line{r.name, r.String(), func() (string, error) { return s.line(ctx, &r) }})
@@ -66,9 +65,9 @@ func (s *settings) line(ctx context.Context, r *row) (string, error) {
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
-	return fmt.Sprintf("%d | %.1f/s | %.2f | %.2f | %d | %.0f ms | %.0f ms | %.1f %% | %s | %s", limit, best.goodput,
+	return fmt.Sprintf("%d | %.1f | %.2f | %.2f | %d | %.0f | %.0f | %.1f | %s | %s", limit, best.goodput,
 		top.goodput/best.goodput, got.goodput/best.goodput, found, 1000*best.p99, 1000*got.p99, 100*got.failed,
-		verdict(&got, &best, &top), began.UTC().Format("2006-01-02 15:04")), nil
+		verdict(&got, &best, &top), began.UTC().Format(time.DateOnly)), nil
 }
 
 // fixedWarm returns the time before the measurement of a fixed limit. The measurements of

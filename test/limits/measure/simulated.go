@@ -11,7 +11,7 @@ import (
 // median.
 const seeds = 3
 
-const simulatedCells = " | best fixed | goodput | ceiling | adaptive | p99 of best | p99 of adaptive | Gradient2 | Vegas | result |"
+const simulatedCells = " | best fixed | goodput, 1/s | ceiling | adaptive | p99 of best, ms | p99 of adaptive, ms | Gradient2 | Vegas | result |"
 
 // simulatedTables returns the tables of the simulation.
 func simulatedTables() []table {
@@ -28,12 +28,17 @@ func simulatedTables() []table {
 		header: "| application | settled | goodput with it as a fixed limit | missing data |",
 	}
 	for _, r := range simulation.AdviceRows() {
-		advice.lines = append(advice.lines, line{r.Name, cell(&r), func() (string, error) { return adviceLine(&r), nil }})
+		advice.lines = append(advice.lines, line{r.Name, r.Name, func() (string, error) { return adviceLine(&r), nil }})
 	}
 	return []table{all, hostile, advice}
 }
 
-func cell(r *simulation.Row) string { return r.Name + ": " + r.What }
+func cell(r *simulation.Row) string {
+	if r.What == "" {
+		return r.Name
+	}
+	return r.Name + ": " + r.What
+}
 
 // relative returns a goodput relative to the best one.
 func relative(r, best *simulation.Result) string {
@@ -67,7 +72,7 @@ func simulatedLine(r *simulation.Row, criteria bool) string {
 		}
 	}
 	gradient, vegas := r.Compare(simulation.Gradient2(simulation.Ceiling)), r.Compare(simulation.Vegas(simulation.Ceiling))
-	return fmt.Sprintf("%d | %.1f/s | %s | %s | %.0f ms | %.0f ms | %s | %s | %s", limit, best.Throughput,
+	return fmt.Sprintf("%d | %.1f | %s | %s | %.0f | %.0f | %s | %s | %s", limit, best.Throughput,
 		relative(&ceiling, &best), relative(&got, &best), 1000*best.P99, 1000*got.P99, relative(&gradient, &best), relative(&vegas, &best), missed)
 }
 

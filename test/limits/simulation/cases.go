@@ -33,19 +33,19 @@ func Cases() []Case {
 	return []Case{
 		{"fixed pool", "13 workers, 20 ms",
 			func() App { return &Pool{Workers: 13, Time: 20 * ms, Spread: 1} }, usual},
-		{"CPU-bound", "8 cores, 10 ms of CPU time and 10 ms of waiting",
+		{"CPU-bound", "8 cores, 10 ms, and 10 ms of waiting",
 			func() App { return &CPU{Cores: 8, Time: 10 * ms, Wait: 10 * ms, Switch: 0.002} }, usual},
-		{"lock-bound", "20 ms without the lock, and at least 1.5 ms with the lock",
+		{"lock-bound", "20 ms, and at least 1.5 ms with the lock",
 			func() App { return &Pool{Workers: 1, Time: 3 * ms / 2, Spread: 0.5, Local: 20 * ms, Convoy: 0.005} }, usual},
-		{"GPU batch", "batches of up to 8 requests, with 24 ms per batch and 2 ms per request",
+		{"GPU batch", "up to 8 requests, 24 ms per batch and 2 ms per request",
 			func() App { return &Batch{Size: 8, Gather: 2 * ms, Fixed: 24 * ms, Each: 2 * ms} }, usual},
-		{"slow start", "13 workers, 20 ms, and response times that are six times as long at the start",
+		{"slow start", "13 workers, 20 ms, 120 ms at the start",
 			func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
 					return 1 + 5*math.Exp(-at.Seconds()/6)
 				}}
 			}, usual},
-		{"noisy neighbour", "10 cores, or 5 cores from 45 s to 65 s, and 10 ms of CPU time",
+		{"noisy neighbour", "10 cores, 5 from 45 s to 65 s, 10 ms",
 			func() App {
 				return &CPU{Cores: 10, Time: 10 * ms, Switch: 0.002, Share: func(at time.Duration) float64 {
 					if at >= 45*time.Second && at < 65*time.Second {
@@ -54,13 +54,13 @@ func Cases() []Case {
 					return 1
 				}}
 			}, 120 * time.Second},
-		{"leak", "12 workers, 15 ms, and an increase of 0.5 % per second",
+		{"leak", "12 workers, 15 ms, 0.5 % longer each second",
 			func() App {
 				return &Pool{Workers: 12, Time: 15 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
 					return math.Exp(0.005 * at.Seconds())
 				}}
 			}, usual},
-		{"cold cache", "10 database connections, 25 ms, and 80 % of the requests need no connection when the cache is full",
+		{"cold cache", "10 database connections, 25 ms; a full cache serves 80 %",
 			func() App {
 				return &Pool{Workers: 10, Time: 25 * ms, Spread: 1, Hits: func(served int) float64 {
 					return 0.8 * (1 - math.Exp(-float64(served)/4000))

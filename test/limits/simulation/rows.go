@@ -92,11 +92,11 @@ func Rows() []Row {
 func openRows() []Row {
 	twenty := poolOf(8, 20*ms)
 	return []Row{
-		{Name: "F1a gRPC streams", What: "6 streams and 20 clients with short calls", App: twenty, Sweep: []int{14, 20},
+		{Name: "F1a gRPC streams", What: "6 streams, 20 clients", App: twenty, Sweep: []int{14, 20},
 			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Hold: time.Hour, Aside: true})}},
-		{Name: "F1b long polls", What: "30 polls of 30 s and 20 clients with short calls", App: twenty, Sweep: []int{38, 50},
+		{Name: "F1b long polls", What: "30 polls of 30 s, 20 clients", App: twenty, Sweep: []int{38, 50},
 			Load: Load{Clients: 50, Kind: firsts(30, &Kind{Hold: 30 * time.Second, Aside: true})}},
-		{Name: "F1c slow clients", What: "12 clients with slow uploads or downloads, and 20 other clients", App: twenty, Sweep: []int{20, 32},
+		{Name: "F1c slow clients", What: "12 clients with slow uploads or downloads, 20 clients", App: twenty, Sweep: []int{20, 32},
 			Load: Load{Clients: 32, Kind: func(client, number int) *Kind {
 				if client >= 12 || number < 200 {
 					return nil
@@ -106,7 +106,7 @@ func openRows() []Row {
 				}
 				return &Kind{Read: 20 * time.Second, Aside: true}
 			}}},
-		{Name: "F1d canceled requests", What: "4 clients that cancel requests after 400 ms, and 20 other clients", App: twenty, Sweep: []int{30, 50},
+		{Name: "F1d canceled requests", What: "4 clients that cancel after 400 ms, 20 clients", App: twenty, Sweep: []int{30, 50},
 			Load: Load{Clients: 24, Kind: func(client, number int) *Kind {
 				if client < 4 && number%3 == 0 {
 					return &Kind{Hold: 20 * time.Second, Patience: 400 * ms, Aside: true}
@@ -116,7 +116,7 @@ func openRows() []Row {
 				}
 				return nil
 			}}},
-		{Name: "F1e upload timeouts", What: "6 uploads that reach the timeout of 10 s, and 20 clients", App: twenty, Sweep: []int{14, 26},
+		{Name: "F1e upload timeouts", What: "6 uploads that reach the timeout of 10 s, 20 clients", App: twenty, Sweep: []int{14, 26},
 			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Upload: 10 * time.Second, Fails: true, Aside: true})}},
 	}
 }
@@ -142,19 +142,19 @@ func pollRows() []Row {
 		}
 	}
 	return []Row{
-		{Name: "3 s and 100 ms", What: "half of the requests take 3 s, the others 100 ms", App: sixteen, Sweep: []int{60}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "3 s and 100 ms", What: "half of the requests take 3 s", App: sixteen, Sweep: []int{60}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 60, Kind: mixture(10)}},
-		{Name: "35 % of 3 s", What: "35 % of the requests take 3 s, the others 100 ms", App: sixteen, Sweep: []int{60}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "35 % of 3 s", What: "the others take 100 ms", App: sixteen, Sweep: []int{60}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 60, Kind: mixture(7)}},
-		{Name: "polls of 3 s", What: "40 polls of 3 s and 30 clients with short calls", App: sixteen, Sweep: []int{70}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls of 3 s", What: "40 polls, 30 clients", App: sixteen, Sweep: []int{70}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 70, Kind: polls(40, Kind{Hold: 3 * time.Second})}},
-		{Name: "polls of 4 s", What: "60 polls of 4 s and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls of 4 s", What: "60 polls, 30 clients", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Hold: 4 * time.Second})}},
-		{Name: "polls without paths", What: "60 polls of 4 s with different paths, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls without paths", What: "60 polls of 4 s with different paths, 30 clients", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: firsts(60, &Kind{Hold: 4 * time.Second, Aside: true})}},
-		{Name: "polls with common responses", What: "60 polls with simultaneous responses every 4 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls with common responses", What: "60 polls, responses every 4 s, 30 clients", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 4 * time.Second})}},
-		{Name: "polls with early responses", What: "60 polls with simultaneous responses every 4 s that start after 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls with early responses", What: "the same, but 30 clients start first", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
 				switch {
 				case number == 0:
@@ -164,9 +164,9 @@ func pollRows() []Row {
 				}
 				return &Kind{Every: 4 * time.Second, Aside: true, Path: 2}
 			}}},
-		{Name: "polls with rare responses", What: "60 polls with simultaneous responses every 30 s, and 30 clients with short calls", App: sixteen, Sweep: []int{90}, Warm: 90 * time.Second, For: 210 * time.Second,
+		{Name: "polls with rare responses", What: "60 polls, responses every 30 s, 30 clients", App: sixteen, Sweep: []int{90}, Warm: 90 * time.Second, For: 210 * time.Second,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 30 * time.Second})}},
-		{Name: "late polls", What: "30 clients with short calls, and 60 polls of 4 s that start after 40 s", App: sixteen, Sweep: []int{90}, Warm: 45 * time.Second,
+		{Name: "late polls", What: "30 clients, 60 polls of 4 s after 40 s", App: sixteen, Sweep: []int{90}, Warm: 45 * time.Second,
 			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
 				switch {
 				case client >= 60:
@@ -181,41 +181,41 @@ func pollRows() []Row {
 
 func problemRows() []Row {
 	return []Row{
-		{Name: "F2 impatient clients", What: "16 workers, 500 ms, and 60 clients that disconnect after 2 s",
+		{Name: "F2 impatient clients", What: "16 workers, 500 ms, 60 clients that disconnect after 2 s",
 			App: func() App { return &Pool{Workers: 16, Time: 500 * ms, Spread: 0.2} }, Sweep: []int{12, 16, 20, 32}, For: 150 * time.Second,
 			Avoid: "a trial of a lower limit increases the number of clients that disconnect",
 			Load:  Load{Clients: 60, Kind: func(int, int) *Kind { return &Kind{Patience: 2 * time.Second} }}},
 		{Name: "F3a fast errors", What: "one of 8 requests fails after 2 ms", App: poolOf(8, 25*ms), Sweep: []int{8, 10},
 			Load: Load{Clients: 40, Kind: often(8, &Kind{Hold: 2 * ms, Fails: true})}},
-		{Name: "F3b unknown methods", What: "8 clients that call an unknown method, and 20 other clients", App: poolOf(8, 20*ms), Sweep: []int{8, 12, 16},
+		{Name: "F3b unknown methods", What: "8 clients that call one, 20 clients", App: poolOf(8, 20*ms), Sweep: []int{8, 12, 16},
 			Load: Load{Clients: 28, Kind: firsts(8, &Kind{Hold: ms, Aside: true})}},
-		{Name: "F3c errors and alternating calls", What: "8 clients with fast errors, and 20 clients that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{16, 20},
+		{Name: "F3c errors and alternating calls", What: "8 clients with fast errors, 32 with alternating calls", App: poolOf(16, 60*ms), Sweep: []int{16, 20},
 			Load: Load{Clients: 40, Kind: func(client, number int) *Kind {
 				if client < 8 {
 					return &Kind{Hold: 2 * ms, Fails: true, Aside: true}
 				}
 				return alternating(number)
 			}}},
-		{Name: "F3c errors and a short queue", What: "8 clients with fast errors and 20 clients with alternating fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
+		{Name: "F3c errors and a short queue", What: "the same with 20 instead of 32 clients", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
 			Load: Load{Clients: 28, Kind: func(client, number int) *Kind {
 				if client < 8 {
 					return &Kind{Hold: ms / 2, Fails: true, Aside: true}
 				}
 				return alternating(number + client)
 			}}},
-		{Name: "F4a 503 above 13", What: "the application returns 503 above 13 concurrent requests", Sweep: []int{12, 13},
+		{Name: "F4a 503 above 13", Sweep: []int{12, 13},
 			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
-		{Name: "F4c 429 above 13", What: "the application returns 429 above 13 concurrent requests", Sweep: []int{12, 13},
+		{Name: "F4c 429 above 13", Sweep: []int{12, 13},
 			App: func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
-		{Name: "F4b 503, from 13 to 5", What: "the application returns 503 above 13 concurrent requests, and above 5 after 40 s", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
+		{Name: "F4b 503, from 13 to 5", What: "above 5 concurrent requests after 40 s", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
 			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
-		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
+		{Name: "F6a 5 ms and 2 s", What: "5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(20, &Kind{Hold: 2 * time.Second})}},
 		{Name: "F6b 30 s", What: "32 workers, 30 s", App: func() App { return &Pool{Workers: 32, Time: 30 * time.Second, Spread: 0.3} },
 			Sweep: []int{32}, Warm: 600 * time.Second, For: time.Hour, Load: Load{Clients: 60}},
 		{Name: "F7 more workers", What: "4 workers, 16 after 40 s", Sweep: []int{16}, Warm: 60 * time.Second, For: 150 * time.Second,
 			App: func() App { return &Pool{Workers: 4, More: 12, MoreAt: 40 * time.Second, Time: 20 * ms, Spread: 1} }, Load: Load{Clients: 40}},
-		{Name: "F8 alternating calls", What: "40 clients that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{14, 16, 20},
+		{Name: "F8 alternating calls", What: "40 clients with fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{14, 16, 20},
 			Load: Load{Clients: 40, Kind: func(_, number int) *Kind { return alternating(number) }}},
 	}
 }
@@ -223,7 +223,7 @@ func problemRows() []Row {
 // phaseRows returns rows with rare bursts and with a slow phase.
 func phaseRows() []Row {
 	return []Row{
-		{Name: "rare bursts", What: "32 workers, 50 ms, and 64 requests every 10 s", App: func() App { return &Pool{Workers: 32, Time: 50 * ms, Spread: 0.2} },
+		{Name: "rare bursts", What: "32 workers, 50 ms, 64 requests every 10 s", App: func() App { return &Pool{Workers: 32, Time: 50 * ms, Spread: 0.2} },
 			Sweep: []int{32}, Warm: 2 * time.Minute, For: 5 * time.Minute,
 			Load: Load{Clients: 64, Kind: func(_, number int) *Kind {
 				if number%2 == 0 {
@@ -231,7 +231,7 @@ func phaseRows() []Row {
 				}
 				return nil
 			}}},
-		{Name: "slow phase and two paths", What: "8 cores, 20 ms of CPU time, 5 % of the cores from 40 s to 50 s, and one of 5 requests needs no CPU time", Sweep: []int{8, 12, 16}, Warm: 55 * time.Second, For: 2 * time.Minute,
+		{Name: "slow phase and two paths", What: "8 cores, 20 ms, 5 % of the cores from 40 s to 50 s; one of 5 requests needs no CPU", Sweep: []int{8, 12, 16}, Warm: 55 * time.Second, For: 2 * time.Minute,
 			Load: Load{Clients: 100, Kind: func(client, number int) *Kind {
 				if (number*7+client*3)%5 == 0 {
 					return &Kind{Hold: 5 * ms, Path: 1}
@@ -262,7 +262,7 @@ func changeRows() []Row {
 		}
 	}
 	return []Row{
-		{Name: "path becomes long", What: "24 clients with short calls, and 60 clients whose requests take 5 s after 40 s", App: workers(8), Sweep: []int{84}, Warm: 45 * time.Second,
+		{Name: "path becomes long", What: "24 clients, and 60 whose requests take 5 s after 40 s", App: workers(8), Sweep: []int{84}, Warm: 45 * time.Second,
 			Avoid: "the requests for a path suddenly take several seconds",
 			Load: Load{Clients: 84, Kind: paths(24), Change: func(at time.Duration, k *Kind) *Kind {
 				if at >= 40*time.Second && k.Path == 2 {
@@ -270,7 +270,7 @@ func changeRows() []Row {
 				}
 				return k
 			}}},
-		{Name: "path becomes short", What: "12 cores, 40 ms of CPU time, 20 clients, and 40 clients whose requests take 2 s without CPU time before 45 s", Sweep: []int{12, 16}, Warm: 75 * time.Second, For: 2 * time.Minute,
+		{Name: "path becomes short", What: "12 cores, 40 ms, 20 clients, and 40 whose requests take 2 s before 45 s", Sweep: []int{12, 16}, Warm: 75 * time.Second, For: 2 * time.Minute,
 			App: func() App { return &CPU{Cores: 12, Time: 40 * ms, Switch: 0.03} },
 			Load: Load{Clients: 60, Kind: paths(20), Change: func(at time.Duration, k *Kind) *Kind {
 				if at < 45*time.Second && k.Path == 2 {
@@ -278,7 +278,7 @@ func changeRows() []Row {
 				}
 				return k
 			}}},
-		{Name: "polls of 20 ms and 10 s", What: "60 clients with polls, half of which take 20 ms and half 10 s, and 24 clients with short calls", App: workers(8), Sweep: []int{84}, Warm: 32 * time.Second,
+		{Name: "polls of 20 ms and 10 s", What: "60 clients with polls, 24 clients", App: workers(8), Sweep: []int{84}, Warm: 32 * time.Second,
 			Load: Load{Clients: 84, Kind: func(client, number int) *Kind {
 				hash := uint32(client)*2654435761 ^ uint32(number)*2246822519
 				switch {
@@ -289,7 +289,7 @@ func changeRows() []Row {
 				}
 				return &Kind{Hold: 10 * time.Second, Aside: true, Path: 2}
 			}}},
-		{Name: "only errors for 10 s", What: "60 clients, 12 workers, 5 % of the requests take 2 s, and all requests fail from 30 s to 40 s", App: workers(12), Sweep: []int{60}, Warm: 50 * time.Second, For: 110 * time.Second,
+		{Name: "only errors for 10 s", What: "12 workers, 60 clients, 5 % take 2 s", App: workers(12), Sweep: []int{60}, Warm: 50 * time.Second, For: 110 * time.Second,
 			Load: Load{Clients: 60, Backoff: 50 * ms, Kind: func(client, number int) *Kind {
 				if (number*7+client*3)%20 == 0 {
 					return &Kind{Hold: 2 * time.Second, Aside: true, Path: 2}
@@ -301,7 +301,7 @@ func changeRows() []Row {
 				}
 				return k
 			}}},
-		{Name: "429 above 13 and patient clients", What: "the application returns 429 above 13 concurrent requests, and clients wait for 50 ms after an error", Sweep: []int{12, 13},
+		{Name: "429 above 13 and patient clients", What: "clients wait for 50 ms after an error", Sweep: []int{12, 13},
 			App:  func() App { return &Pool{Workers: 100, Time: 60 * ms, Reject: 13} },
 			Load: Load{Clients: 40, Backoff: 50 * ms}},
 	}
@@ -312,7 +312,7 @@ func usualRows() []Row {
 		{Name: "pool of 8", What: "8 workers, 20 ms", App: poolOf(8, 20*ms), Sweep: []int{8, 10}, Load: Load{Clients: 40}},
 		{Name: "pool of 64", What: "64 workers, 40 ms", App: poolOf(64, 40*ms), Sweep: []int{64, 72}, Load: Load{Clients: 100}},
 		{Name: "pool of 1", What: "1 worker, 10 ms", App: poolOf(1, 10*ms), Sweep: []int{1, 2}, Load: Load{Clients: 20}},
-		{Name: "garbage collection", What: "13 workers, 20 ms, and a pause of 80 ms every 2 s", Sweep: []int{13, 16}, Load: Load{Clients: 100},
+		{Name: "garbage collection", What: "13 workers, 20 ms, a pause of 80 ms every 2 s", Sweep: []int{13, 16}, Load: Load{Clients: 100},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
 					if at%(2*time.Second) < 80*ms {
@@ -321,14 +321,14 @@ func usualRows() []Row {
 					return 1
 				}}
 			}},
-		{Name: "bursts", What: "64 workers, 20 ms, and 1500 requests per second for 200 ms of each second", App: poolOf(64, 20*ms), Sweep: []int{32, 64},
+		{Name: "bursts", What: "64 workers, 20 ms, 1500 requests/s for 200 ms of each second", App: poolOf(64, 20*ms), Sweep: []int{32, 64},
 			Load: Load{Rate: func(at time.Duration) float64 {
 				if at%time.Second < 200*ms {
 					return 1500
 				}
 				return 50
 			}}},
-		{Name: "idle times", What: "13 workers, 20 ms, and a load with pauses of 10 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
+		{Name: "idle times", What: "13 workers, 20 ms, pauses of 10 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
 			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
 				if at%(20*time.Second) < 10*time.Second {
 					return 1000
@@ -337,27 +337,27 @@ func usualRows() []Row {
 			}}},
 		{Name: "slow readers", What: "clients read one of four responses in 2 s", App: poolOf(13, 20*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(4, &Kind{Read: 2 * time.Second})}},
-		{Name: "database pool", What: "10 connections, 25 ms, and half of the requests need no connection", Sweep: []int{10, 12, 16}, Load: Load{Clients: 60},
+		{Name: "database pool", What: "10 connections, 25 ms, half need no connection", Sweep: []int{10, 12, 16}, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 10, Time: 25 * ms, Spread: 1, Hits: func(int) float64 { return 0.5 }}
 			}},
-		{Name: "faster", What: "13 workers, 40 ms, and 10 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
+		{Name: "faster", What: "13 workers, 40 ms, 10 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 40 * ms, Spread: 1, Factor: after(40*time.Second, 1, 0.25)}
 			}},
-		{Name: "slower", What: "13 workers, 10 ms, and 60 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
+		{Name: "slower", What: "13 workers, 10 ms, 60 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 10 * ms, Spread: 1, Factor: after(40*time.Second, 1, 6.0)}
 			}},
-		{Name: "WebSockets", What: "30 WebSockets, 40 clients with short calls", App: poolOf(13, 20*ms), Sweep: []int{43, 60},
+		{Name: "WebSockets", What: "30 WebSockets, 40 clients", App: poolOf(13, 20*ms), Sweep: []int{43, 60},
 			Load: Load{Clients: 70, Kind: firsts(30, &Kind{Hold: time.Hour, Stream: true, Aside: true})}},
 		{Name: "400 ms", What: "13 workers, 400 ms", App: poolOf(13, 400*ms), Sweep: []int{13, 16}, For: 150 * time.Second, Load: Load{Clients: 60}},
 		{Name: "2 s", What: "13 workers, 2 s", App: poolOf(13, 2*time.Second), Sweep: []int{13, 16}, Warm: 40 * time.Second, For: 400 * time.Second, Load: Load{Clients: 40}},
-		{Name: "hang", What: "13 workers, 20 ms, and the application does not respond for 5 s", Sweep: []int{13, 16}, Load: Load{Clients: 60},
+		{Name: "hang", What: "13 workers, 20 ms, no response for 5 s", Sweep: []int{13, 16}, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Stop: 40 * time.Second, StopFor: 5 * time.Second}
 			}},
-		{Name: "lock and hang", What: "requests use a lock, and the application does not respond for 5 s", Sweep: []int{12, 16}, Load: Load{Clients: 100},
+		{Name: "lock and hang", What: "requests use a lock, no response for 5 s", Sweep: []int{12, 16}, Load: Load{Clients: 100},
 			App: func() App {
 				return &Pool{Workers: 1, Time: 3 * ms / 2, Spread: 0.5, Local: 20 * ms, Convoy: 0.005, Stop: 40 * time.Second, StopFor: 5 * time.Second}
 			}},
@@ -381,7 +381,7 @@ func AdviceRows() []Row {
 		return Load{Rate: func(at time.Duration) float64 { return most * (0.55 - 0.45*math.Cos(2*math.Pi*at.Seconds()/120)) }}
 	}
 	rows := []Row{{
-		Name: "64 workers", What: "64 workers, alternates between 10 ms and 150 ms, 190 requests per second", Load: Load{Rate: steadily(190)},
+		Name: "64 workers", What: "64 workers, alternates between 10 ms and 150 ms, 190 requests/s", Load: Load{Rate: steadily(190)},
 		App: func() App { return &Pool{Workers: 64, Time: 10 * ms, Spread: 1, Factor: slowPhases} },
 	}}
 	for _, c := range Cases() {
@@ -445,7 +445,7 @@ func HostileRows() []Row {
 			}
 			return &a.kind
 		}
-		rows = append(rows, Row{Name: a.what, What: "8 of 40 clients", App: app, Sweep: []int{16, 24}, Load: Load{Clients: hostile + victims, Kind: kind}})
+		rows = append(rows, Row{Name: a.what, App: app, Sweep: []int{16, 24}, Load: Load{Clients: hostile + victims, Kind: kind}})
 	}
 	return rows
 }
