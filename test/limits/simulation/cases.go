@@ -45,7 +45,7 @@ func Cases() []Case {
 					return 1 + 5*math.Exp(-at.Seconds()/6)
 				}}
 			}, usual},
-		{"noisy neighbour", "10 cores, 5 from 45 s to 65 s, 10 ms",
+		{"noisy neighbour", "10 cores, 10 ms, 5 cores from 45 s to 65 s",
 			func() App {
 				return &CPU{Cores: 10, Time: 10 * ms, Switch: 0.002, Share: func(at time.Duration) float64 {
 					if at >= 45*time.Second && at < 65*time.Second {

@@ -154,7 +154,7 @@ func pollRows() []Row {
 			Load: Load{Clients: 90, Kind: firsts(60, &Kind{Hold: 4 * time.Second, Aside: true})}},
 		{Name: "polls with common responses", What: "60 polls, responses every 4 s, 30 clients", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 4 * time.Second})}},
-		{Name: "polls with early responses", What: "the same, but 30 clients start first", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls with early responses", What: "60 polls that start after the 30 clients", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
 				switch {
 				case number == 0:
@@ -262,7 +262,7 @@ func changeRows() []Row {
 		}
 	}
 	return []Row{
-		{Name: "path becomes long", What: "24 clients, and 60 whose requests take 5 s after 40 s", App: workers(8), Sweep: []int{84}, Warm: 45 * time.Second,
+		{Name: "path becomes long", What: "24 clients, 60 clients with requests of 5 s after 40 s", App: workers(8), Sweep: []int{84}, Warm: 45 * time.Second,
 			Avoid: "the requests for a path suddenly take several seconds",
 			Load: Load{Clients: 84, Kind: paths(24), Change: func(at time.Duration, k *Kind) *Kind {
 				if at >= 40*time.Second && k.Path == 2 {
@@ -270,7 +270,7 @@ func changeRows() []Row {
 				}
 				return k
 			}}},
-		{Name: "path becomes short", What: "12 cores, 40 ms, 20 clients, and 40 whose requests take 2 s before 45 s", Sweep: []int{12, 16}, Warm: 75 * time.Second, For: 2 * time.Minute,
+		{Name: "path becomes short", What: "12 cores, 40 ms, 20 clients, 40 clients with requests of 2 s before 45 s", Sweep: []int{12, 16}, Warm: 75 * time.Second, For: 2 * time.Minute,
 			App: func() App { return &CPU{Cores: 12, Time: 40 * ms, Switch: 0.03} },
 			Load: Load{Clients: 60, Kind: paths(20), Change: func(at time.Duration, k *Kind) *Kind {
 				if at < 45*time.Second && k.Path == 2 {
