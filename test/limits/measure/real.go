@@ -33,7 +33,7 @@ const fixedWarm = 5 * time.Second
 func realTable(ctx context.Context, s *settings) table {
 	t := table{
 		title:  "Real rows",
-		header: "| row | best fixed | goodput, 1/s | ceiling | adaptive | found | p99 of best, ms | p99 of adaptive, ms | errors of adaptive, % | result | measured |",
+		header: "| row | best fixed | goodput, 1/s | ceiling | adaptive | found | p99 | errors, % | result | measured |",
 	}
 	for _, r := range realRows() {
 		t.lines = append(t.lines, line{r.name, r.String(), func() (string, error) { return s.line(ctx, &r) }})
@@ -65,8 +65,8 @@ func (s *settings) line(ctx context.Context, r *row) (string, error) {
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
-	return fmt.Sprintf("%d | %.1f | %.2f | %.2f | %d | %.0f | %.0f | %.1f | %s | %s", limit, best.goodput,
-		top.goodput/best.goodput, got.goodput/best.goodput, found, 1000*best.p99, 1000*got.p99, 100*got.failed,
+	return fmt.Sprintf("%d | %.1f | %.2f | %.2f | %d | %.2f | %.1f | %s | %s", limit, best.goodput,
+		top.goodput/best.goodput, got.goodput/best.goodput, found, got.p99/best.p99, 100*got.failed,
 		verdict(&got, &best, &top), began.UTC().Format(time.DateOnly)), nil
 }
 

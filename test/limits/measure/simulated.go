@@ -11,7 +11,7 @@ import (
 // median.
 const seeds = 3
 
-const simulatedCells = " | best fixed | goodput, 1/s | ceiling | adaptive | p99 of best, ms | p99 of adaptive, ms | Gradient2 | Vegas | result |"
+const simulatedCells = " | best fixed | goodput, 1/s | ceiling | adaptive | p99 | Gradient2 | Vegas | result |"
 
 // simulatedTables returns the tables of the simulation.
 func simulatedTables() []table {
@@ -72,8 +72,8 @@ func simulatedLine(r *simulation.Row, criteria bool) string {
 		}
 	}
 	gradient, vegas := r.Compare(simulation.Gradient2(simulation.Ceiling)), r.Compare(simulation.Vegas(simulation.Ceiling))
-	return fmt.Sprintf("%d | %.1f | %s | %s | %.0f | %.0f | %s | %s | %s", limit, best.Throughput,
-		relative(&ceiling, &best), relative(&got, &best), 1000*best.P99, 1000*got.P99, relative(&gradient, &best), relative(&vegas, &best), missed)
+	return fmt.Sprintf("%d | %.1f | %s | %s | %.2f | %s | %s | %s", limit, best.Throughput,
+		relative(&ceiling, &best), relative(&got, &best), got.P99/best.P99, relative(&gradient, &best), relative(&vegas, &best), missed)
 }
 
 // adviceLine returns the cells of a row after the first one.

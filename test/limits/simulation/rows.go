@@ -154,7 +154,7 @@ func pollRows() []Row {
 			Load: Load{Clients: 90, Kind: firsts(60, &Kind{Hold: 4 * time.Second, Aside: true})}},
 		{Name: "polls with common responses", What: "60 polls, responses every 4 s, 30 clients", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: polls(60, Kind{Every: 4 * time.Second})}},
-		{Name: "polls with early responses", What: "60 polls that start after the 30 clients", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
+		{Name: "polls with early responses", What: "60 polls, responses every 4 s, after the start of 30 clients", App: sixteen, Sweep: []int{90}, Warm: time.Minute, For: 2 * time.Minute,
 			Load: Load{Clients: 90, Kind: func(client, number int) *Kind {
 				switch {
 				case number == 0:
