@@ -124,7 +124,7 @@ var sections = []section{
 		},
 	},
 	{
-		short: "telemetry", title: "CPU time per request with telemetry, µs", peers: []string{ours, withLog, withFewSpans, withSpans},
+		short: "telemetry", title: "CPU time per request with telemetry, µs", peers: []string{ours, withLog, withFewSpans, withSpans}, print: true,
 		ratios: []ratio{{"÷ off, " + withLog, withLog, ours}, {"÷ off, " + withFewSpans, withFewSpans, ours}, {"÷ off, " + withSpans, withSpans, ours}},
 		rows:   []row{{id: "cpu/" + telemetryLoad, title: "GET 1 KB, 16 connections", unit: "µs", digits: 1}},
 	},
