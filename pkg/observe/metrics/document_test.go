@@ -125,6 +125,14 @@ func withoutMemStats(all []shown) []shown {
 	return slices.DeleteFunc(slices.Clone(all), func(f shown) bool { return strings.HasPrefix(f.name, memStatsPrefix) })
 }
 
+// meaning returns the cell for a help text. It omits "Number of" and the final period.
+func meaning(help string) string {
+	if rest, ok := strings.CutPrefix(help, "Number of "); ok && !strings.HasPrefix(rest, "times ") {
+		help = strings.ToUpper(rest[:1]) + rest[1:]
+	}
+	return strings.TrimSuffix(help, ".")
+}
+
 // metricTable returns a table of metrics, grouped by type.
 func metricTable(all []shown) string {
 	var b strings.Builder
@@ -133,7 +141,7 @@ func metricTable(all []shown) string {
 		fmt.Fprintf(&b, "| **%ss** | | |\n", strings.ToUpper(kind[:1])+kind[1:])
 		for _, f := range all {
 			if f.kind == kind {
-				fmt.Fprintf(&b, "| `%s` |%s | %s |\n", f.name, strings.TrimRight(" "+code(f.labels), " "), f.help)
+				fmt.Fprintf(&b, "| `%s` |%s | %s |\n", f.name, strings.TrimRight(" "+code(f.labels), " "), meaning(f.help))
 			}
 		}
 	}
