@@ -21,8 +21,8 @@ const (
 	maxValues      = 50_000
 )
 
-// reviewOf returns a review of a pod with the container web. spec and container are additional
-// fields of the pod spec and the container.
+// reviewOf returns a review of a pod with a container named web. spec and container are
+// additional fields of the pod spec and the container.
 func reviewOf(spec, container string) string {
 	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","namespace":"shop","resource":{"version":"v1","resource":"pods"},` +
 		`"object":{"metadata":{"name":"web"},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]` + container + `}]` + spec + `}}}}`
@@ -31,8 +31,8 @@ func reviewOf(spec, container string) string {
 // list returns a JSON list with n copies of an item.
 func list(item string, n int) string { return "[" + strings.Repeat(item+",", n-1) + item + "]" }
 
-// heaviest returns reviews that use most memory: with the maximum length, the maximum number of
-// values, or both.
+// heaviest returns the reviews that use the most memory: with the maximum length, the maximum
+// number of values, or both.
 func heaviest() map[string]string {
 	const values, size = maxValues - 100, maxReviewBytes - 2000
 	full := fmt.Sprintf(`{"name":"%s"}`, strings.Repeat("x", size/(values/2)-13))

@@ -23,8 +23,8 @@ func (e *endless) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// The limit of memory is the same as in deploy/base. The test needs the whole machine because
-// the injector returns 503 if it cannot read and decode a review in a few seconds.
+// The memory limit is the same as in deploy/base. The test needs the whole machine because the
+// injector returns 503 if it cannot read and decode a review in a few seconds.
 func TestOversizedReviewsAreRejected(t *testing.T) {
 	p := startInjector(t, buildInjector(t))
 	post := p.poster()

@@ -35,7 +35,7 @@ type served struct {
 	cmd              *exec.Cmd
 	reviews, metrics string // addresses
 	roots            *x509.CertPool
-	started          string   // log lines up to the line listening
+	started          string   // log lines up to the line "listening"
 	logged           chan int // receives the number of log lines after the process ends
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// fakeKubectl is the program kubectl of the scripts. It prints the file for the path of a request, such as
-// cluster/api/v1/pods.json, and grants all permissions.
+// fakeKubectl is the kubectl program that the scripts use. It prints the file for the path of a request,
+// such as cluster/api/v1/pods.json, and grants all permissions.
 func fakeKubectl() {
 	args := os.Args[1:]
 	if len(args) < 3 || args[1] != "--raw" || !slices.Contains(args, "--context=test") {

@@ -89,7 +89,7 @@ func selected(r *manifest.Result) string {
 	return ""
 }
 
-// TestResultsOfCorpus compares the result for each shape with results.txt, so that a change of the
+// TestResultsOfCorpus compares the result for each shape with results.txt, so that a change to the
 // rules is visible.
 func TestResultsOfCorpus(t *testing.T) {
 	var all []string

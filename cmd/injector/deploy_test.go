@@ -160,8 +160,8 @@ func TestManifestsHaveNoUnknownFields(t *testing.T) {
 	}
 }
 
-// built is a cache of the output of kustomize. The key is the name of an overlay. The cache is
-// valid for all tests because the tests do not change the files in deploy.
+// built is a cache of kustomize output. The key is the name of an overlay. The cache is valid
+// for all tests because the tests do not change the files in deploy.
 var built = map[string][]byte{}
 
 // build returns the objects of an overlay, like kubectl kustomize.

@@ -28,8 +28,8 @@ type input struct {
 // cluster is about half as long.
 const maxInput = 128 << 20
 
-// maxSmallInput is the length of all files in bytes up to which memory is not limited. The pods of a
-// list on one line can be 300 bytes long, and each of them needs about 80 KB.
+// maxSmallInput is the maximum total length, in bytes, of all files for which memory is not limited.
+// The pods of a list on one line can be 300 bytes long, and each of them needs about 80 KB.
 const maxSmallInput = 128 << 10
 
 // sizeOf returns the length of all files in bytes.

@@ -73,7 +73,7 @@ func runs(environ []string, in string, args ...string) (out, report string, code
 	return stdout.String(), strings.ReplaceAll(stderr.String(), "<stdin>", "in"), code
 }
 
-// injector runs a command with the environment chosen.
+// injector runs a command with the environment in chosen.
 func injector(t *testing.T, command, in string, args ...string) (out, report string, code int) {
 	t.Helper()
 	return runs(chosen, in, append([]string{command}, args...)...)

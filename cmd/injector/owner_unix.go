@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// keepOwner sets the owner of a new file to the owner of the file that it replaces, if permitted.
+// keepOwner sets the owner of a new file to the owner of the file that it replaces, if this is
+// permitted.
 func keepOwner(f *os.File, info fs.FileInfo) {
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
 		_ = f.Chown(int(owner.Uid), int(owner.Gid)) // requires root

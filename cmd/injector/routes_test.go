@@ -79,9 +79,9 @@ func objectsOf(t *testing.T, text string) []decoded {
 	}
 }
 
-// routes returns the container of each TCP port of each Service, reached directly or through the
-// sidecar of the container. If no container declares the port, the value is "undeclared" and the
-// number. Unknown names are omitted.
+// routes returns, for each TCP port of each Service, the container that it reaches directly or
+// through the container's sidecar. If no container declares the port, the value is "undeclared"
+// and the number. Unknown names are omitted.
 func routes(t *testing.T, text string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

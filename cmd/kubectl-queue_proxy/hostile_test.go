@@ -26,7 +26,8 @@ func wantPrintable(t *testing.T, name, output string) {
 	}
 }
 
-// podsWith returns an API server with the pod good and a pod bad, which serves page and statistics.
+// podsWith returns an API server with two pods named good and bad. The pod bad serves page and
+// statistics.
 func podsWith(t *testing.T, page, statistics string) *apiServer {
 	t.Helper()
 	serve := func(page string) string {

@@ -258,7 +258,7 @@ func fit(columns []plugin.Column, titles []string, rows []table.Row, width int) 
 	return widths
 }
 
-// cutMiddle cuts a name in the middle, because the names of the pods of a workload differ at the end.
+// cutMiddle cuts a name in the middle, because the pod names of a workload differ at the end.
 func cutMiddle(name string, width int) string {
 	all := []rune(name)
 	if len(all) <= width || width < 1 {

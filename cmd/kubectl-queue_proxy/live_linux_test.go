@@ -16,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// window is the terminal of a user, with the output of the program.
+// window is a user's terminal that contains the output of the program.
 type window struct {
 	file *os.File
 	mu   sync.Mutex

@@ -21,7 +21,7 @@ var (
 	commit  = "unknown"
 )
 
-// Exit codes other than 0. The command why returns the exit code of the program in the container.
+// Exit codes other than 0. The why command returns the exit code of the program in the container.
 const (
 	failed     = 1
 	badCommand = 2

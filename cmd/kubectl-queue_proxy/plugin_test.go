@@ -66,7 +66,7 @@ func ran(t *testing.T, args ...string) (stdout, stderr string, code int) {
 
 // apiServer is an API server with pods.
 type apiServer struct {
-	pods    string            // items of the list of pods
+	pods    string            // items of the pod list
 	ports   map[string]string // address of a port, by "pod:port"
 	program string            // program that exec runs instead of the program in the container
 }
@@ -235,7 +235,7 @@ func TestWhyPrintsResultOfSidecar(t *testing.T) {
 			app.Close()
 		}
 		stdout, stderr, code := "", "", 0
-		harness.Until(t, c.args, func() bool { // the sidecar detects the end of the application with a delay
+		harness.Until(t, c.args, func() bool { // the sidecar detects with a delay that the application has stopped
 			stdout, stderr, code = ran(t, strings.Fields(c.args)...)
 			return code == c.code
 		})

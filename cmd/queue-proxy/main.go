@@ -26,7 +26,7 @@ var (
 	commit  = "unknown"
 )
 
-// whyTimeout is the time limit of the command why. The sidecar probes the user container again
+// whyTimeout is the time limit of the why command. The sidecar probes the user container again
 // before it responds.
 const whyTimeout = 5 * time.Second
 

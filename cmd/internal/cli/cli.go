@@ -17,15 +17,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// width is the maximum line length of the description of a flag, in characters.
+// width is the maximum line length of a flag description, in characters.
 const width = 60
 
 // ErrUsage is wrapped by the error that [Execute] returns for an invalid command line.
 var ErrUsage = errors.New("invalid command line")
 
-// Execute runs root with args. It adds the commands version, help, completion and man. The command man is hidden,
+// Execute runs root with args. It adds the commands version, help, completion and man. The man command is hidden,
 // because it is only used to build packages. The subcommands of root must use RunE functions. Execute writes the
-// error of the command to the standard error of root and returns it, unless ctx is canceled.
+// error that the command returns to the standard error stream of root, and returns the error, unless ctx is
+// canceled.
 //
 // An error that occurs before the RunE function of a command is called, for example in PreRunE, is reported as an
 // invalid command line. The message also contains the command that shows the help text.
@@ -96,7 +97,7 @@ func noUnknownCommand(cmd *cobra.Command, args []string) error {
 	return message.UnknownWord("command", args[0], names)
 }
 
-// groupAnnotation is the key of the annotation with the group of a flag.
+// groupAnnotation is the key of the annotation that contains a flag's group.
 const groupAnnotation = "group"
 
 // Group adds flags to a group with a title. The help text shows each group in a separate section. The

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// execute runs a program with the command run, which returns err.
+// execute runs a program whose run command returns err.
 func execute(ctx context.Context, err error, args ...string) (stderr string, got error) {
 	var out, errs bytes.Buffer
 	word := ""

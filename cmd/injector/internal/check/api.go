@@ -19,7 +19,7 @@ const (
 	minPolicyMinor = 36
 )
 
-// itemsPerPage is the maximum number of objects in a response of the API server.
+// itemsPerPage is the maximum number of objects in a response from the API server.
 const itemsPerPage = 250
 
 // admissionGroup is the API group of webhooks and policies.

@@ -71,7 +71,7 @@ func Run(ctx context.Context, api API, options Options) (*Report, error) {
 	return &Report{Success: !r.failed, Categories: r.categories}, nil
 }
 
-// run is the state of one call of Run.
+// run is the state of one call to Run.
 type run struct {
 	ctx        context.Context
 	api        API
@@ -91,7 +91,7 @@ func (r *run) begin(name string) {
 	r.categories = append(r.categories, Category{Name: name, Checks: []Check{}})
 }
 
-// add adds a check. The result is Success if there are no problems, otherwise result.
+// add adds a check. The result is Success if there are no problems, and the value of result otherwise.
 func (r *run) add(description string, result Result, problems []string, hint string) {
 	c := Check{Description: description, Result: result, Problems: problems, Hint: hint}
 	if len(problems) == 0 {

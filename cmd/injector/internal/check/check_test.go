@@ -137,7 +137,7 @@ func webPod(name string) map[string]any {
 	return ready(pod)
 }
 
-// injectedPod returns the result of an injection of webPod.
+// injectedPod returns webPod after an injection.
 func injectedPod(name, image string) map[string]any {
 	pod := webPod(name)
 	pod["metadata"].(map[string]any)["annotations"] = map[string]any{"queue-proxy.dev/status": `{"format":1,"undo":[]}`}
@@ -155,7 +155,7 @@ func service(target any) map[string]any {
 
 var now = time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
 
-// certificate returns a self-signed certificate for a host in PEM.
+// certificate returns a self-signed certificate for host, in PEM form.
 func certificate(t *testing.T, host string, until time.Time) []byte {
 	t.Helper()
 	c, err := harness.NewCertificate(func(c *x509.Certificate) {
@@ -227,7 +227,8 @@ func TestCompleteInstallationHasNoProblems(t *testing.T) {
 	}
 }
 
-// A problem is a change of a complete installation, and the problems that Run reports.
+// A problem is a change that is made to a complete installation, and the problems that Run then
+// reports.
 type problem struct {
 	change func(f *fakeServer)
 	want   string

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// expiryWarning is the remaining validity of a certificate for which the check prints a warning. The alert
+// The check prints a warning if a certificate expires within expiryWarning. The alert
 // QueueProxyInjectorCertificateExpires has the same value.
 const expiryWarning = 7 * 24 * time.Hour
 

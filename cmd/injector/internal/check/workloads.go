@@ -63,8 +63,8 @@ func (p *pod) isReady() bool {
 	})
 }
 
-// owner returns the kind, namespace and name of the workload of a pod. The owner of a ReplicaSet with a template hash
-// is a Deployment.
+// owner returns the kind, namespace and name of a pod's workload. The owner of a ReplicaSet with a template hash is a
+// Deployment.
 func (p *pod) owner() string {
 	owner := metav1.GetControllerOf(p)
 	if owner == nil {
@@ -152,8 +152,8 @@ type serviceObject struct {
 	object          any // result of inject.Decode
 }
 
-// read returns the pods and Services that are checked, by namespace. By default, they are those of the selected
-// namespaces and of the namespaces with selected pods.
+// read returns the pods and Services that are checked, by namespace. By default, these are the pods and
+// Services in the selected namespaces and in the namespaces with selected pods.
 func (r *run) read() (map[string]*namespaceContent, error) {
 	all := map[string]*namespaceContent{}
 	of := func(namespace string) *namespaceContent {
