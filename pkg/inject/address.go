@@ -11,8 +11,8 @@ var (
 )
 
 // warnOfPodAddress adds a warning if the command line or the environment of the application
-// contains the address of the pod. An application that listens only on this address is not
-// reachable for the sidecar, which connects to localhost.
+// contains the pod's address. An application that listens only on this address is not reachable
+// for the sidecar, which connects to localhost.
 func (in *injection) warnOfPodAddress() error {
 	app := at(in.object, "spec", "containers", in.app.Name)
 	addresses := map[string]bool{} // names of the variables that contain the address
@@ -31,8 +31,8 @@ func (in *injection) warnOfPodAddress() error {
 	return nil
 }
 
-// referenceTo returns the first field of a container that refers to one of the variables, and the
-// name of the variable. where is "" if there is none.
+// referenceTo returns the first container field that refers to one of the variables, and the
+// variable's name. where is "" if there is none.
 func referenceTo(container any, variables map[string]bool) (where, name string) {
 	find := func(text string) string {
 		if ofPeers.MatchString(text) {

@@ -14,7 +14,8 @@ import (
 )
 
 // warnOfUnknownNames adds a warning for each name that a Service uses as targetPort, if neither a
-// container nor the sidecar has a port with this name. The Service port does not reach the pod.
+// container nor the sidecar has a port with this name. Such a Service port does not reach the
+// pod.
 func (in *injection) warnOfUnknownNames() error {
 	names := map[string]bool{config.AutoscalerPortName: true, config.MetricsPortName: true}
 	for _, c := range slices.Concat(in.pod.Containers, in.restartableInitContainers()) {
@@ -80,11 +81,11 @@ func (in *injection) checkPlainText() error {
 // ports are the ports of the sidecar.
 type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
 
-// defaults returns the names and the defaults of the settings of the sidecar. The result must not be
+// defaults returns the names and default values of the sidecar's settings. The result must not be
 // modified.
 var defaults = sync.OnceValue(config.Default)
 
-// A defaultPort is the default of a port of the sidecar, and the option that changes it.
+// A defaultPort is the default number of a sidecar port, and the option that changes it.
 type defaultPort struct {
 	option string
 	number int32
@@ -141,7 +142,7 @@ func (in *injection) choosePorts() error {
 }
 
 // takenPorts returns the ports that the sidecar must not use, and their users. A probe or a Service
-// may use the ports of except to reach the sidecar.
+// may use the ports in except to reach the sidecar.
 func (in *injection) takenPorts(except []defaultPort) map[int32]string {
 	taken := map[int32]string{in.port.ContainerPort: "container " + in.app.Name}
 	containers := slices.Concat(in.pod.Containers, in.restartableInitContainers())
@@ -225,7 +226,7 @@ func (in *injection) swapPort() error {
 	return nil
 }
 
-// portFields are the fields of a container that can contain the name of one of its ports, and that
+// portFields are the container fields that can contain the name of a container port, and that
 // remain in the container.
 var portFields = []string{
 	"livenessProbe.httpGet", "livenessProbe.tcpSocket", "startupProbe.httpGet", "startupProbe.tcpSocket",

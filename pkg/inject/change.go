@@ -34,7 +34,7 @@ type Change struct {
 	IfEmpty bool `json:"ifEmpty,omitempty"`
 }
 
-// Copy returns a deep copy of an object of the form that [Decode] returns.
+// Copy returns a deep copy of an object. The object must have the form that [Decode] returns.
 func Copy(object any) any { return runtime.DeepCopyJSONValue(object) }
 
 // Apply makes the changes in order in an object of the form that [Decode] returns, and returns the
@@ -132,7 +132,8 @@ func isEmpty(value any) bool {
 	return false
 }
 
-// Find returns the index of the item that a token of the path of a [Change] refers to, or -1.
+// Find returns the index of the item that a token refers to, or -1. The token is part of the path
+// of a [Change].
 func Find(list []any, token string) int {
 	if i, is := Place(token, len(list)); is {
 		return i

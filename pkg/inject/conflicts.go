@@ -9,7 +9,7 @@ import (
 // This file finds the ports that containers probably use without declaring them. If the sidecar listened on the same port,
 // one of the two programs would exit.
 
-// scrapeAnnotations are annotations of a pod that contain the port of metrics.
+// scrapeAnnotations are pod annotations that contain the metrics port.
 var scrapeAnnotations = []string{"prometheus.io/port", "k8s.grafana.com/metrics.portNumber"}
 
 // imageListens is the kind of an image that listens on a port by default.

@@ -17,7 +17,7 @@ var imagesText string
 // images are the rows of databases.txt, which documents the format.
 var images = parseImages(imagesText)
 
-// imageHelper is the kind of a container that is not the main one of its pod.
+// imageHelper is the kind of a container that is not the main container in its pod.
 const imageHelper = "helper"
 
 // imageWeb is the kind of an image that runs a web server.
@@ -26,7 +26,7 @@ const imageWeb = "web"
 // imageAPI is the kind of an image whose ports for requests have a name such as http-metrics.
 const imageAPI = "api"
 
-// imageProxy is the kind of a helper that can read the address of the server behind it from a file.
+// imageProxy is the kind of a helper that can read the address of its upstream server from a file.
 const imageProxy = "proxy"
 
 // hasKind reports whether a row of the given kind contains an image.
@@ -34,7 +34,7 @@ func hasKind(image, kind string) bool {
 	return slices.ContainsFunc(images, func(r imageRow) bool { return r.kind == kind && r.image.MatchString(image) })
 }
 
-// isWebServer reports whether the image of a container is that of a web server.
+// isWebServer reports whether a container's image contains a web server.
 func isWebServer(c *corev1.Container) bool {
 	return hasKind(c.Image, imageWeb)
 }
@@ -109,7 +109,7 @@ func apiName(c *corev1.Container, n int32, name string) string {
 // applies reports whether the row contains a port.
 func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Contains(r.ports, n) }
 
-// sign returns the sign of a port of a container with the image.
+// sign returns the sign for a port in a container with the image.
 func (r *imageRow) sign(c *corev1.Container) sign {
 	return sign{imageProtocols[r.kind], fmt.Sprintf("its image is %.100s (%s)", c.Image, r.reason)}
 }
@@ -117,11 +117,11 @@ func (r *imageRow) sign(c *corev1.Container) sign {
 // helperNames are names of containers that support the main container of a pod.
 var helperNames = regexp.MustCompile(`(^|-)(auth|oauth|oauth2|rbac|helper|sidecar|exporter|reloader|reload|agent|sync|syncer|watcher|logger|logging|fluentbit|fluentd|promtail|filebeat|cloudsql|adc)(-|$)`)
 
-// nameLabels are the labels of a pod that usually contain the name of its main container.
+// nameLabels are the pod labels that usually contain the name of the main container.
 var nameLabels = []string{"app", "name", "k8s-app", "component", "app.kubernetes.io/name", "app.kubernetes.io/component"}
 
-// helps returns the reason why a container is a helper of another container, or "". If a label of
-// the pod contains the name of the container, the container is not a helper.
+// helps returns the reason why a container is a helper of another container, or "". If a pod
+// label contains the container's name, the container is not a helper.
 func helps(c *corev1.Container, labels map[string]string) string {
 	if slices.ContainsFunc(nameLabels, func(key string) bool { return labels[key] == c.Name }) {
 		return ""

@@ -15,7 +15,7 @@ import (
 )
 
 // This file selects the port for requests. No other file selects a port or a container. The table
-// in docs/injection.md has the order of the evidence: the option port, the Services in the input,
+// in docs/injection.md has the order of the evidence: the port option, the Services in the input,
 // and the ports of the containers. Names, probes and numbers only select one of the remaining
 // ports.
 
@@ -27,7 +27,7 @@ type Confidence string
 
 // The levels of confidence.
 const (
-	High Confidence = "high" // the option port, a Service and evidence for HTTP, or the port name
+	High Confidence = "high" // the port option, a Service and evidence for HTTP, or the port name
 	Low  Confidence = "low"
 )
 
@@ -196,7 +196,7 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 	}
 }
 
-// isWebPort reports whether the port of a Service can be the port of a web server in the pod.
+// isWebPort reports whether a Service port can belong to a web server in the pod.
 func isWebPort(s ServicePort, containers []*corev1.Container) bool {
 	hasName := s.Name == "" || byName("", s.Name).protocol == plainHTTP
 	return hasName && httpPorts[s.Target.IntVal] == "HTTP" && slices.ContainsFunc(containers, isWebServer)
@@ -393,12 +393,12 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	return o
 }
 
-// isProbeSign reports whether a sign is that of a probe of the port.
+// isProbeSign reports whether a sign comes from a probe of the port.
 func isProbeSign(c *corev1.Container, p corev1.ContainerPort, s sign) bool {
 	return slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return s.why != "" && s == byProbe(probe, c, p) })
 }
 
-// readImageRow replaces the sign of the port by the sign of its row in the table of images, if the
+// readImageRow replaces the sign of the port with the sign in its row of the image table, if the
 // row contradicts it.
 func (c *candidate) readImageRow(h *hints) {
 	n := c.port.ContainerPort
@@ -441,7 +441,7 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	isStore := func(c *candidate) bool { return c.sign.protocol == notHTTP && (len(named) == 0 || in.isStore(c)) }
 	if slices.ContainsFunc(pool, isStore) {
 		// Next to a database, a port without evidence belongs to a helper of the database. If the
-		// Service of the database names the port, a common number is no evidence.
+		// Service of the database names the port, a common number is not evidence.
 		usable = slices.DeleteFunc(usable, func(c *candidate) bool {
 			return c.container != nil && (c.sign.protocol == unknownProtocol || len(c.services) > 0 && c.sign == byCommonNumber(c.port))
 		})
@@ -482,8 +482,8 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	return chosen, nil
 }
 
-// noneUsable returns the error for a pod in which no port of pool receives HTTP requests. named are the
-// ports with a Service: see hasService.
+// noneUsable returns the error for a pod in which none of the ports in pool receives HTTP requests.
+// named contains the ports with a Service: see hasService.
 func (in *injection) noneUsable(all, named, pool []*candidate) error {
 	isHTTP := func(s ServicePort) bool { return byName("", s.Name).protocol == plainHTTP }
 	for _, c := range all {
@@ -498,8 +498,8 @@ func (in *injection) noneUsable(all, named, pool []*candidate) error {
 }
 
 // probedOther returns the port of a TCP probe or a gRPC probe that the container of a selected port
-// does not declare, or nil. A probe checks a port that is open. If the declared port has no name of
-// HTTP and no probe, it can be closed, and the pod would never be ready.
+// does not declare, or nil. A probe checks a port that is open. If the declared port has neither an
+// HTTP name nor a probe, it can be closed, and the pod would never be ready.
 func (in *injection) probedOther(selected *candidate) *candidate {
 	c, n := selected.container, selected.port.ContainerPort
 	if selected.found != "" || byName("", selected.port.Name).protocol == plainHTTP || slices.ContainsFunc(probesOf(c), func(p namedProbe) bool {
@@ -561,9 +561,10 @@ func rivals(all []*candidate) []*candidate {
 // consoleName matches the names of ports for a console, such as minio-console.
 var consoleName = regexp.MustCompile(`(^|-)console(-|$)`)
 
-// withoutConsoles returns the ports that are not for a console, and sets the sign of the console ports. A
-// port is a console port if its name and a parameter such as --console-address=:9001 contain the word
-// console. If there are only console ports, withoutConsoles returns all ports and sets no sign.
+// withoutConsoles returns the ports that are not console ports, and sets the sign field of the console
+// ports. A port is a console port if its name and a parameter such as --console-address=:9001 contain the
+// word console. If there are only console ports, withoutConsoles returns all ports and does not set the
+// field.
 func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	isConsole := func(c *candidate) bool {
 		isName := func(s ServicePort) bool { return consoleName.MatchString(s.Name) }
@@ -585,7 +586,7 @@ func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 // servers, collectors of logs, and Jenkins.
 var besideWeb = []string{"SSH", "Fluentd", "syslog", "memberlist", "Consul", "Docker", "Jenkins agents or Db2"}
 
-// isStore reports whether the number of a port, the image or a command of a probe is that of a
+// isStore reports whether the port number, the image, or the command of a probe indicates a
 // database or a broker.
 func (in *injection) isStore(c *candidate) bool {
 	of, h := rawPorts[c.port.ContainerPort], in.hintsOf(c.container)
@@ -640,14 +641,14 @@ func (c *candidate) hasService() bool {
 	return slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isAside(s, c.container) })
 }
 
-// isClear reports whether the name or a probe of the port shows that it is for requests. Next to a
-// port behind a proxy, weaker evidence is not sufficient.
+// isClear reports whether the name or a probe of the port shows that it is for requests. If
+// another port is behind a proxy, weaker evidence is not sufficient.
 func (c *candidate) isClear() bool {
 	return c.helper == "" && (byName("", c.port.Name).protocol == plainHTTP || len(c.requests) > 0)
 }
 
-// isGRPC reports whether the name of the port, or the name or the appProtocol in a Service, is that
-// of gRPC.
+// isGRPC reports whether the name of the port, or the name or the appProtocol in a Service,
+// indicates gRPC.
 func (c *candidate) isGRPC() bool {
 	return strings.HasPrefix(c.port.Name, "grpc") || slices.ContainsFunc(c.services, func(s ServicePort) bool {
 		return strings.HasPrefix(s.Name, "grpc") || strings.HasSuffix(s.AppProtocol, "grpc")
@@ -655,8 +656,8 @@ func (c *candidate) isGRPC() bool {
 }
 
 // ofOneContainer returns the ports if all of them belong to one container. Otherwise, it returns
-// the ports of the container in the annotation of kubectl. It returns an error if there are several
-// containers and no annotation.
+// the ports of the container that kubectl's annotation names. It returns an error if there are
+// several containers and no annotation.
 func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 	names := namesOf(all)
 	if len(names) == 1 {
@@ -822,8 +823,8 @@ func (in *injection) sameByAnnotation() string {
 }
 
 // flagsForContainers returns the flags for each container that can listen on an undeclared port of
-// a Service. A container with the name of the Service or of the application is the first one.
-// Helpers are the last ones.
+// a Service. A container with the name of the Service or of the application is listed first.
+// Helpers are listed last.
 func (in *injection) flagsForContainers(containers []*corev1.Container, s ServicePort) string {
 	const limit = 6
 	if len(in.pod.Containers) == 1 {
@@ -862,7 +863,7 @@ func (in *injection) flagsForContainers(containers []*corev1.Container, s Servic
 }
 
 // byLikelihood returns the candidates in the order of their evidence. The candidate with the most
-// evidence is the first one. Ports for metrics and for health checks are at the end.
+// evidence is listed first. Ports for metrics and for health checks are at the end.
 func byLikelihood(all []*candidate) []*candidate {
 	scores := map[*candidate]int{}
 	for _, c := range all {
@@ -915,7 +916,7 @@ func (in *injection) skipNotHTTP(all []*candidate) error {
 		texts = append(texts, fmt.Sprintf("port %s of container %s %s: %s", describePort(c.port), c.container.Name, is, c.sign.why))
 	}
 	in.out.Missing = "a port for plain HTTP requests"
-	// The option port does not select a port with a probe that uses HTTPS: see checkPlainText.
+	// The port option does not select a port with a probe that uses HTTPS: see checkPlainText.
 	possible := slices.DeleteFunc(sorted, func(c *candidate) bool { return probedOverTLS(c.container, c.port) })
 	if len(possible) == 0 {
 		return skip(NotHTTP, "%s; the sidecar requires a port for plain HTTP", strings.Join(texts, "; "))

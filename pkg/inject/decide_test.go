@@ -251,7 +251,7 @@ func TestPortOfFlagIsUsedIfNoPortIsDeclared(t *testing.T) {
 	})
 }
 
-// A health check is no evidence that clients use a port.
+// A health check is not evidence that clients use a port.
 func TestHealthCheckSelectsNoPort(t *testing.T) {
 	const probes = `"livenessProbe":{"httpGet":{"port":8081,"path":"/healthz"}},"readinessProbe":{"httpGet":{"port":8081,"path":"/ready"}}`
 	const pod = `"containers":[{"name":"a","ports":[{"containerPort":8081},{"containerPort":9000}],` + probes + `}]`
@@ -393,7 +393,7 @@ func TestPortNameThatEqualsServiceNameIsIgnored(t *testing.T) {
 	}
 }
 
-// The first flag in the error is that of the most likely port. It is often not the first declared
+// The first flag in the error selects the most likely port. It is often not the first declared
 // port.
 func TestErrorContainsMostLikelyFlag(t *testing.T) {
 	const admin = `"containers":[{"name":"a","image":"jaegertracing/jaeger-collector:1.60","ports":[{"containerPort":14269},{"containerPort":14268},{"name":"zipkin","containerPort":9411}],"readinessProbe":{"httpGet":{"port":14269,"path":"/health"}}}]`
@@ -436,7 +436,8 @@ func TestContainerPortOutOfRangeIsRefused(t *testing.T) {
 	}
 }
 
-// clusterPorts returns the ports of a Service with a name and of a headless Service for peers.
+// clusterPorts returns the ports of two Services: a named Service and a headless Service for
+// peers.
 func clusterPorts(t *testing.T, ports, peers string) []ServicePort {
 	t.Helper()
 	return append(portsOf(t, `"name":"shop"`, ports), portsOf(t, `"name":"shop-memberlist"`, `{"name":"http","port":7946,"targetPort":"`+peers+`"}`)...)
@@ -492,7 +493,7 @@ func TestErrorForPeerPortContainsItsNameInService(t *testing.T) {
 	harness.Contains(t, out.Text, "port gossip (1000) of container a has the name web in Service shop, but its name is gossip")
 }
 
-// If a probe uses HTTPS on the port, the option port cannot select it.
+// If a probe uses HTTPS on the port, the port option cannot select it.
 func TestErrorForTLSProbeContainsNoFlag(t *testing.T) {
 	const probe = `"readinessProbe":{"httpGet":{"port":8443,"scheme":"HTTPS"}}`
 	for ports, want := range map[string]string{

@@ -106,8 +106,8 @@ func setting(t *testing.T, c *config.Config, name string) string {
 }
 
 // FuzzUninject reverts any status in any object. The changes and the JSON patch must be valid and
-// have the same result, the input must not be modified, and no field must change that an injection
-// does not change.
+// have the same result, the input must not be modified, and all fields that an injection does not
+// change must remain unchanged.
 func FuzzUninject(f *testing.F) {
 	const gone = `{"path":"/spec/containers/queue-proxy"},{"path":"/metadata/annotations/queue-proxy.dev~1status"}`
 	pod := []byte(`{"spec":{"containers":[{"name":"queue-proxy","ports":[{"hostPort":80}]},{"name":"a","image":"a","ports":[{"containerPort":1},{"name":"user-port","containerPort":2}],"lifecycle":{}}]}}`)
@@ -184,7 +184,7 @@ func untouched(pod any) any {
 	return pod
 }
 
-// strip removes the fields from a container that an injection changes.
+// strip removes from a container the fields that an injection changes.
 func strip(container any) {
 	c, _ := container.(map[string]any)
 	delete(c, "readinessProbe")

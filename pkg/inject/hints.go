@@ -76,7 +76,8 @@ var (
 )
 
 // Patterns for ports in command lines and in the commands of probes. localURL and dialed match
-// connections to the own pod, and listenURL and local match addresses on which a server listens.
+// connections to the pod itself, and listenURL and local match addresses on which a server
+// listens.
 var (
 	localURL  = regexp.MustCompile(`(https?)://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\])(?::([0-9]{1,5}))?(/[^ "')]*|[?"' )]|$)`)
 	grpcProbe = regexp.MustCompile(`(?:^|[/ \t\n;&|])grpc[_-]health[_-]probe(?:[-_.a-z0-9]*)(?:$|[ \t\n])`)
@@ -293,7 +294,7 @@ var kestrelCertificate = regexp.MustCompile(`(?i)^-*((ASPNETCORE|DOTNET)_)?Kestr
 // does not require a separate file for the certificate.
 var uvicornKey = []string{"ssl", "keyfile"}
 
-// namesOfServer returns the words of the names of a container and its image, without a general word
+// namesOfServer returns the words in the names of a container and its image, without a general word
 // at the end. Many servers use their name as the prefix of their variables, such as
 // VAULT_TLS_CERT_FILE. The variables of clients have the same form, but the name of another server.
 func namesOfServer(c *corev1.Container) [][]string {
@@ -313,7 +314,7 @@ func namesOfServer(c *corev1.Container) [][]string {
 }
 
 // withoutName returns the words of a variable without the name of the server, if the other words
-// are those of a certificate of the server.
+// describe a server certificate.
 func withoutName(words []string, names [][]string) []string {
 	for _, name := range names {
 		if len(words) > len(name) && slices.Equal(words[:len(name)], name) && allOf(words[len(name):], ownCerts) {
@@ -419,8 +420,8 @@ var systemProperty = regexp.MustCompile(`^-D[a-z]`)
 // and GUNICORN_CMD_ARGS.
 var optionWords = []string{"opts", "options", "args"}
 
-// parametersOf calls a function with each flag of the command line of a container, each variable of
-// its environment, each flag in a variable for flags, and each property of the HTTP server in
+// parametersOf calls a function with each flag on a container's command line, each variable in its
+// environment, each flag in a variable for flags, and each property of the HTTP server in
 // SPRING_APPLICATION_JSON.
 func parametersOf(container any, each func(parameter)) {
 	flags := func(name, value string) {
@@ -457,9 +458,10 @@ func parametersOf(container any, each func(parameter)) {
 	}
 }
 
-// readFlags calls flag for each flag in a list of words. It calls other for the addresses of socat,
-// Django (runserver) and Gunicorn (-b), and for the properties in --spring.application.json.
-// isGunicorn reports whether the words are flags of Gunicorn.
+// readFlags calls the function flag for each command-line flag in words. It calls the function
+// other for the addresses that socat, Django (runserver) and Gunicorn (-b) receive, and for the
+// properties in --spring.application.json. isGunicorn indicates that words contains only Gunicorn
+// flags.
 func readFlags(words []any, isGunicorn bool, flag func(name, value string), other func(parameter)) {
 	bind := func(name, address string) {
 		other(parameter{name: name, words: []string{"bind"}, value: unquoted(address)})
@@ -559,7 +561,7 @@ func (h *hints) readURL(scheme, port, why string) {
 	}
 }
 
-// readAddress reads a part of the value of a parameter that is a port or an address with a port.
+// readAddress reads a part of a parameter's value. The part is a port, or an address with a port.
 func (h *hints) readAddress(s parameter, part string, container []string) {
 	last := s.words[len(s.words)-1]
 	m := local.FindStringSubmatch(part)
@@ -590,7 +592,7 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	}
 }
 
-// certifies reports whether the name of a parameter can refer to the certificate of the server.
+// certifies reports whether a parameter's name can refer to the server's certificate.
 func certifies(s parameter) bool {
 	if s.variable {
 		isServer := anyOf(s.words, serverWords) && !hasOtherUse(s.words) || slices.Equal(s.words, []string{"protocol"}) || slices.Equal(s.words, []string{"scheme"})
@@ -599,7 +601,7 @@ func certifies(s parameter) bool {
 	return !hasOtherUse(s.words)
 }
 
-// hasOtherUse reports whether the words of a name show that a certificate is not that of the server.
+// hasOtherUse reports whether the words of a name show that a certificate does not belong to the server.
 func hasOtherUse(words []string) bool { return anyOf(words, otherCerts) || anyOf(words, otherServers) }
 
 // secretVolumes returns the names of the volumes that can contain a private key.
@@ -685,8 +687,8 @@ func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool
 	}
 }
 
-// encrypted returns s, the sign of the name of a port. The name grpc is no evidence for plain text:
-// if the container has a certificate and no port for TLS, the result is the sign of the
+// encrypted returns s, the sign of the name of a port. The name grpc is not evidence for plain
+// text: if the container has a certificate and no port for TLS, the result is the sign of the
 // certificate.
 func (h *hints) encrypted(name string, s sign) sign {
 	if !strings.HasPrefix(name, "grpc") || s.protocol != plainHTTP || h.namesTLS {

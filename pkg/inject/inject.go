@@ -34,7 +34,7 @@ const SidecarName = "queue-proxy"
 // which is quadratic in this number. No kubelet runs as many containers.
 const maxContainers = 500
 
-// maxAnnotationBytes is the maximum size of the annotations of a pod in bytes
+// maxAnnotationBytes is the maximum total size of a pod's annotations in bytes
 // (TotalAnnotationSizeLimitB in pkg/api/validation of k8s.io/apimachinery).
 const maxAnnotationBytes = 256 << 10
 
@@ -75,7 +75,7 @@ const (
 	BadProbe       = "bad-probe"
 	SpeaksTLS      = "speaks-tls"
 	BadStatus      = "bad-status"
-	Unsure         = "unsure"    // the option sure requires more evidence
+	Unsure         = "unsure"    // the sure option requires more evidence
 	TooLarge       = "too-large" // only returned by the webhook
 )
 
@@ -198,13 +198,13 @@ func (in *injection) readServices(all []ServicePort) {
 	}
 }
 
-// An injection is the state of one call of Inject.
+// An injection is the state of one call to Inject.
 type injection struct {
 	editor
 	meta metav1.ObjectMeta // before the injection
 	pod  corev1.PodSpec
 
-	services             []ServicePort           // TCP ports of the Services of the pod
+	services             []ServicePort           // TCP ports of the Services that select the pod
 	noTCP, noTCPProtocol string                  // name and protocol of a Service, if no Service has a TCP port
 	routes               map[route][]ServicePort // Service ports by the container and the port that they reach
 	unrouted             []ServicePort           // Service ports with an unknown container
@@ -286,8 +286,8 @@ func (in *injection) read(template any) error {
 	return in.checkAnnotations(0)
 }
 
-// checkAnnotations returns an error if the annotations of the pod and added more bytes exceed
-// maxAnnotationBytes.
+// checkAnnotations returns an error if the total size of the pod's annotations and of the added
+// bytes exceeds maxAnnotationBytes.
 func (in *injection) checkAnnotations(ours int) error {
 	size := ours
 	for key, value := range in.meta.Annotations {
@@ -305,9 +305,9 @@ func (in *injection) checkAnnotations(ours int) error {
 // fields selects keys of a map, and recursively the fields of their values. nil selects all fields.
 type fields map[string]fields
 
-// The fields that are decoded into Kubernetes types. The other fields are not decoded, because a
-// volume of two bytes would use 250 bytes of memory, and parsing a quantity of 20 bytes can take
-// minutes (see checkQuantities).
+// The fields that are decoded into Kubernetes types. The other fields are not decoded, because
+// a volume of the form {} would use 250 bytes of memory for its two bytes, and parsing a
+// 20-byte quantity can take minutes (see checkQuantities).
 var (
 	resourceFields  = fields{"requests": nil, "limits": nil}
 	containerFields = fields{
@@ -393,8 +393,8 @@ func stringBytes(node any) int {
 	return n
 }
 
-// checkQuantities returns an error for resources of the pod and its containers that take long to
-// parse or compare. For example, a comparison of 1 and 1e99999999 takes a minute.
+// checkQuantities returns an error for resources of the pod and its containers that take a long
+// time to parse or compare. For example, a comparison of 1 and 1e99999999 takes a minute.
 func checkQuantities(pod any, containers []any) error {
 	if err := checkResources(pod, "the pod"); err != nil {
 		return err

@@ -354,8 +354,8 @@ func sidecarPortsAreUnused(t *testing.T, p *injected) {
 	}
 }
 
-// problemsOf returns the violations of the validation rules of core/v1 for the fields that an
-// injection writes.
+// problemsOf returns the violations of core/v1 validation rules in the fields that an injection
+// writes.
 func problemsOf(pod corev1.PodSpec) (all []string) {
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	seen := map[string]bool{}
@@ -479,8 +479,8 @@ func FuzzInject(f *testing.F) {
 	})
 }
 
-// wantClosedReason checks that the reason of an outcome has a text if the pod was not injected, and
-// is empty otherwise.
+// wantClosedReason fails the test unless the outcome of an injected pod has no reason, and any
+// other outcome has a reason with a text.
 func wantClosedReason(t *testing.T, out Outcome) {
 	t.Helper()
 	word := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)

@@ -16,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// Prefix is the prefix of the annotations and labels of the injector.
+// Prefix is the prefix of the injector's annotations and labels.
 const Prefix = "queue-proxy.dev/"
 
 // StatusAnnotation is the annotation of injected objects. It contains the changes, which [Uninject] undoes.
@@ -24,7 +24,7 @@ const StatusAnnotation = Prefix + statusKey
 
 // An Option is a setting of an injection. It can be set by an annotation of the pod
 // (queue-proxy.dev/Name), by a flag (--Name), or in the environment of the injector ([Option.Env]).
-// Annotations override flags, and flags override the environment. The option lock lists the options
+// Annotations override flags, and flags override the environment. The lock option lists the options
 // that annotations cannot set.
 type Option struct {
 	Name    string
@@ -37,7 +37,7 @@ type Option struct {
 	check    func(text string) error // nil if any string is valid, or if variable defines the syntax
 }
 
-// Env returns the name of the environment variable of the injector that sets the option.
+// Env returns the name of the injector's environment variable that sets the option.
 func (o Option) Env() string {
 	return "INJECTOR_" + strings.ToUpper(strings.ReplaceAll(o.Name, "-", "_"))
 }
@@ -50,8 +50,8 @@ func (o Option) Annotation() string {
 	return Prefix + o.Name
 }
 
-// Variable returns the name of the environment variable of the sidecar that the option sets, or ""
-// if there is none.
+// Variable returns the name of the sidecar's environment variable that the option sets, or "" if
+// there is none.
 func (o Option) Variable() string { return o.variable }
 
 // Names of the options that the code uses.
@@ -75,7 +75,7 @@ const (
 	statusKey = "status" // suffix of StatusAnnotation
 )
 
-// anyConfidence is the value of the option sure that accepts a port with low confidence.
+// anyConfidence is the value of the sure option that accepts a port with low confidence.
 const anyConfidence = "any"
 
 // The two modes.
@@ -269,7 +269,7 @@ func (o Options) lockedAnnotation(annotations map[string]string) (key, name stri
 	return "", "", false
 }
 
-// parseLock parses the value of the option lock.
+// parseLock parses the value of the lock option.
 func parseLock(text string) (map[string]bool, error) {
 	all := map[string]bool{}
 	for name := range strings.SplitSeq(text, ",") {
@@ -330,7 +330,7 @@ func longDeadline() config.EnvVar {
 	return config.EnvVar{Name: variableOf(deadlineOption), Value: "10000h"}
 }
 
-// settings parses the value of the option settings.
+// settings parses the value of the settings option.
 func settings(text string) ([]config.EnvVar, error) {
 	if text == "" {
 		return nil, nil
@@ -406,8 +406,8 @@ func find(name string) (Option, bool) {
 
 func optionNames() []string { return called(func(o Option) string { return o.Name }) }
 
-// called returns the names of the options in the form that the function in returns, such as
-// Option.Env. It skips options without a name in this form.
+// called returns the name of each option as returned by the function in, for example by
+// Option.Env. It skips options for which the function returns "".
 func called(in func(Option) string) []string {
 	var all []string
 	for _, o := range table {
@@ -441,7 +441,8 @@ func isOneOf(words ...string) func(string) error {
 	}
 }
 
-// The parts of the name of an image, in the grammar of github.com/distribution/reference, which the kubelet uses.
+// The parts of an image name, in the grammar of github.com/distribution/reference, which the
+// kubelet uses.
 const (
 	imageLabel     = `[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?`
 	imageDomain    = `(?:` + imageLabel + `(?:\.` + imageLabel + `)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?`

@@ -95,7 +95,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 }
 
 // A kubelet sets variables for each Service of the namespace. A Service whose name begins with
-// injector must not prevent the start of the webhook.
+// injector must not prevent the webhook from starting.
 func TestFromEnvIgnoresServiceLinks(t *testing.T) {
 	for _, service := range []string{"INJECTOR", "INJECTOR_METRICS", "INJECTOR_IMAGE", "INJECTOR_LOCK_PORT"} {
 		links := []string{service + "_SERVICE_HOST=10.0.0.1", service + "_SERVICE_PORT=443", service + "_SERVICE_PORT_HTTPS=443", service + "_PORT=tcp://10.0.0.1:443",

@@ -233,7 +233,7 @@ func (p *policy) option(name string) string {
 	return fmt.Sprintf("(%[1]s != '' ? %[1]s : %[2]s)", value, quoteCEL(p.opts[name]))
 }
 
-// annotation returns a CEL expression for the value of an annotation of the pod, which is ” if the
+// annotation returns a CEL expression for the value of a pod annotation, which is ” if the
 // annotation does not exist.
 func annotation(key string) string {
 	return fmt.Sprintf("object.metadata.?annotations[?'%s'].orValue('')", key)

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
-// The injection in CEL. The order of the expressions is that of (*injection).run.
+// The injection in CEL. The expressions have the same order as the checks in (*injection).run.
 //
 // The expressions use three idioms for missing features of CEL. [x].map(y, ...)[0] assigns x to the
 // variable y. cond ? [x] : [] is an optional part of a list. strings.quote returns a JSON string,
@@ -108,7 +108,7 @@ const (
   : {port}.matches('^[1-9][0-9]{0,4}$') && int({port}) < 65536 ? [{'containerPort': int({port})}]
   : [])[0]`
 
-	// hook is the command of the preStop hook of the container app. It is empty if there is none.
+	// hook is the preStop command of the container named app. It is empty if there is none.
 	hook = `app.?lifecycle.?preStop.?exec.?command.orValue([])`
 
 	// sleeps reports whether a command only sleeps, such as sleep 5 or sh -c "sleep 5": see
@@ -327,7 +327,7 @@ func originalProbe() string {
 }
 
 // sidecarProbe returns an expression for the probe of the sidecar that corresponds to the probe r
-// of a container c. The format is that of pkg/probe.
+// of a container c. The format is the same as in pkg/probe.
 func sidecarProbe() string {
 	return `'{' + (has(r.httpGet)
       ? '"httpGet":{"path":' + strings.quote(r.httpGet.?path.orValue('/')) + ',"port":' + string(` + resolvedCEL("r.httpGet") + `)

@@ -20,9 +20,9 @@ const (
 	defaultFailures  = 3
 )
 
-// Timings of the probe of the sidecar if the application has no readiness probe. The sidecar waits
-// for the port of the application, and checks it as soon as the port is open (docs/promises.md
-// 2.2). The timeout equals the period, so there is always a pending probe, and the kubelet detects
+// Timings of the sidecar's probe if the application has no readiness probe. The sidecar waits for
+// the port of the application, and checks it as soon as the port is open (docs/promises.md 2.2).
+// The timeout equals the period, so there is always a pending probe, and the kubelet detects
 // readiness immediately. After the start, the sidecar opens a TCP connection every two seconds. The
 // pod is unready after three failures, which take six seconds.
 const (
@@ -118,7 +118,7 @@ func resolved(port intstr.IntOrString, c *corev1.Container) (intstr.IntOrString,
 }
 
 // resolve returns the number of a port as the kubelet does. A name refers to a port of the
-// container of the probe. If there is no such port, the name is parsed as a number.
+// container that declares the probe. If there is no such port, the name is parsed as a number.
 func resolve(port intstr.IntOrString, c *corev1.Container) (int32, error) {
 	if port.Type == intstr.Int {
 		return port.IntVal, nil

@@ -18,7 +18,7 @@ import (
 // before the port is selected.
 //
 // No evidence in a pod is certain. (*injection).signOf and docs/injection.md contain the order of
-// the evidence. The option port overrides all evidence.
+// the evidence. The port option overrides all evidence.
 
 // A protocol is the protocol of a port, as far as it affects the injection.
 type protocol int
@@ -104,10 +104,10 @@ var tlsPorts = map[int32]string{
 // isTLSNumber reports whether TLS is common on a port.
 func isTLSNumber(n int32) bool { return tlsPorts[n] != "" || n%1000 == 443 }
 
-// isHTTPS reports whether the port of a Service is one of the usual ports of HTTPS.
+// isHTTPS reports whether a Service port has one of the usual HTTPS port numbers.
 func isHTTPS(n int32) bool { return n == 443 || n == 8443 }
 
-// offersHTTPS reports whether a Service has a usual port of HTTPS, and no load balancer that
+// offersHTTPS reports whether a Service has a usual HTTPS port, and no load balancer that
 // terminates TLS.
 func offersHTTPS(s ServicePort) bool { return isHTTPS(s.Number) && !s.Terminated }
 
@@ -159,15 +159,15 @@ func byName(what, name string) sign {
 // web-memberlist. It does not match metrics-browser, because this can be the name of an application.
 var asideService = regexp.MustCompile(`-(metrics|gossip|memberlist)(-|$)`)
 
-// isAside reports whether a Service is only for metrics or for peers. Such a Service is no evidence
-// for requests. An application can also have such a name: c is its container, or nil.
+// isAside reports whether a Service is only for metrics or for peers. Such a Service is not
+// evidence for requests. An application can also have such a name: c is its container, or nil.
 func isAside(s ServicePort, c *corev1.Container) bool {
 	isApp := c != nil && c.Name == s.Service && byName("", s.Name).protocol == plainHTTP
 	return asideService.MatchString(s.Service) && !isApp
 }
 
-// nameInService returns the sign of the name of a container port in a Service. A Service for metrics
-// or for peers can also call a port http.
+// nameInService returns the sign of the name that a container port has in a Service. A Service for
+// metrics or for peers can also call a port http.
 func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) sign {
 	if isAside(s, c) {
 		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
@@ -200,9 +200,9 @@ func namedTCP(services []ServicePort, p corev1.ContainerPort) sign {
 	return sign{notHTTP, fmt.Sprintf("its name in Service %s is %s", services[0].Service, services[0].Name)}
 }
 
-// byAppProtocol returns the sign of the appProtocol of a Service. It supports the IANA names, the
+// byAppProtocol returns the sign of the appProtocol in a Service. It supports the IANA names, the
 // names of Kubernetes with their prefix (KEP-3726), and the names of Istio. Other names with a
-// prefix are no evidence.
+// prefix are not evidence.
 func byAppProtocol(service, name string) sign {
 	why := fmt.Sprintf("Service %s has appProtocol %s", service, name)
 	switch plain := strings.ToLower(strings.TrimPrefix(name, "kubernetes.io/")); {
@@ -218,7 +218,7 @@ func byAppProtocol(service, name string) sign {
 	return sign{notHTTP, why}
 }
 
-// signOf returns the sign of a port of a container. The strongest evidence is the appProtocol of a
+// signOf returns the sign of a container port. The strongest evidence is the appProtocol of a
 // Service. It is followed by the image, names for metrics and health checks, probes, the properties
 // of Spring Boot, names, flags, numbers, the commands of probes, and certificates. If Services or
 // probes disagree, the sign for HTTP is used, because clients send requests to the port.
@@ -290,8 +290,8 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	return firstOf(agree(protocols), h.image, aside, h.offeredAsBoth(p, services), agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands, namedTCP(services, p))
 }
 
-// isMisleading reports whether own, the sign of the declared name of a port, is no evidence. named is the
-// sign of its name in Services, and flag is the sign of a flag or variable.
+// isMisleading reports whether own, the sign of the declared name of a port, is not evidence. named is
+// the sign of the port's name in Services, and flag is the sign of a flag or variable.
 func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag sign, services []ServicePort) bool {
 	if strings.HasPrefix(p.Name, "grpc") && onlyHTTPS(services) {
 		return true // clients use an HTTPS port
@@ -299,8 +299,8 @@ func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag 
 	likeContainer := p.Name == c.Name && strings.ContainsRune(p.Name, '-')
 	switch own.protocol {
 	case notForRequests:
-		// A port called like its container has the name of the application, such as store-admin. The name can
-		// also describe the metrics only, although the Service is for requests.
+		// If a port and its container have the same name, the name is that of the application, such as
+		// store-admin. The name can also describe the metrics only, although the Service is for requests.
 		return likeContainer && !metricsName.MatchString(p.Name) || flag.protocol != notForRequests && named.protocol == plainHTTP
 	case notHTTP:
 		return likeContainer && named.protocol == plainHTTP // the name can contain the name of another server, such as redis-commander
@@ -358,7 +358,7 @@ func agree(all []sign) sign {
 	return firstOf(all...)
 }
 
-// byProbe returns the sign of a probe for a port. A TCP probe is no evidence.
+// byProbe returns the sign of a probe for a port. A TCP probe is not evidence.
 func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign {
 	switch {
 	case probe.HTTPGet != nil && probe.HTTPGet.Host == "":
@@ -375,9 +375,10 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign
 	return sign{}
 }
 
-// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it.
-// A number of HTTPS is not used if a flag contains the number, and the container has no
-// certificate. If a Service offers port 80 on port 443 only, a load balancer terminates TLS.
+// byNumber returns the sign that a port number indicates. It also uses the port numbers in the
+// Services that offer the port. An HTTPS port number is not used if a flag contains the number, and
+// the container has no certificate. If a Service offers container port 80 only as port 443, a load
+// balancer terminates TLS.
 func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if of := rawPorts[p.ContainerPort]; of != "" && !slices.ContainsFunc(services, isOnPort80) {
 		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
@@ -392,7 +393,7 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	return byServiceNumber(services)
 }
 
-// byServiceNumber returns the evidence of a Service that exposes the port as port 80.
+// byServiceNumber returns the evidence from a Service that exposes the port as port 80.
 func byServiceNumber(services []ServicePort) sign {
 	if i := slices.IndexFunc(services, isOnPort80); i >= 0 {
 		return sign{plainHTTP, fmt.Sprintf("Service %s offers it on port 80", services[i].Service)}
@@ -486,7 +487,7 @@ const (
 	hintOptions = `(?i)opts|options|args`
 	// hintTLSProperty matches the properties of Spring Boot that enable TLS. See tlsProperty.
 	hintTLSProperty = `server[._]ssl[._](bundle|cert|cipher|client|enabled[-_.]?protocols|key|protocol)`
-	// hintJSON matches the name of the variable with properties of Spring Boot as JSON.
+	// hintJSON matches the name of the variable that contains Spring Boot properties as JSON.
 	hintJSON = `(?i)^spring[._]application[._]json$`
 )
 
@@ -495,7 +496,7 @@ const (
 // against HTTP, even if an HTTP probe uses the port.
 func speaksHTTPCEL(high bool) string {
 	var numbers, helpers, known []string
-	ported := "" // rows for some ports, and the option sure
+	ported := "" // rows for some ports, and the sure option
 	for _, r := range images {
 		switch r.kind {
 		case imageException, imageWeb, imageAPI, imageListens: // the policy is stricter

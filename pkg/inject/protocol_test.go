@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// readinessProbe is the beginning of a container field with a readiness probe.
+// readinessProbe is the beginning of the readinessProbe field of a container.
 const readinessProbe = `,"readinessProbe":`
 
 var protocols = []struct{ fact, container, why string }{ // empty if the pod is injected
@@ -203,7 +203,7 @@ func TestReadinessProbeSelectsUndeclaredPort(t *testing.T) {
 	}
 }
 
-// These values are the output of the command explain.
+// These values are the output of the explain command.
 func TestPortsHaveReasonsAndConfidence(t *testing.T) {
 	get := func(path string) string { return `"readinessProbe":{"httpGet":{"port":8080,"path":"` + path + `"}},` }
 	for _, c := range []struct{ fact, container, service, want string }{

@@ -27,8 +27,8 @@ type hardLimit struct {
 	amount   resource.Quantity
 }
 
-// A bound is the part of a LimitRange for one resource of each container. A nil field means no
-// requirement.
+// A bound is the part of a LimitRange that limits one resource of each container. A nil field
+// means no requirement.
 type bound struct {
 	resource                       string
 	minimum, maximum, defaultLimit *resource.Quantity
@@ -106,7 +106,7 @@ func quantityAt(node any, key string) *resource.Quantity {
 	return &q
 }
 
-// boundsOf returns the bounds of one item of a LimitRange.
+// boundsOf returns the bounds that one item of a LimitRange contains.
 func boundsOf(item any) []bound {
 	quantity := func(field, name string) *resource.Quantity { return quantityAt(at(item, field), name) }
 	var all []bound

@@ -6,8 +6,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A Service with targetPort user-port reaches the second container, also after the injection of the
-// first one.
+// A Service with targetPort user-port reaches the second container, even after the first
+// container's port moves to the sidecar.
 func TestRenamedPortNameIsUniqueInPod(t *testing.T) {
 	pod := parse(t, `{"metadata":{},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]},
 		{"name":"other","ports":[{"name":"user-port","protocol":"TCP","containerPort":7000}]}]}}`)

@@ -25,8 +25,8 @@ type Pods struct {
 	Outcome   Outcome // of the injection
 }
 
-// Compact returns the pods with the part of the outcome that [FollowService], [WatchPolicy] and Key
-// read, so that the changes of many pods are not kept in memory.
+// Compact returns the pods with only the part of the outcome that [FollowService], [WatchPolicy]
+// and Key read, so that the changes of many pods are not kept in memory.
 func (p Pods) Compact() Pods {
 	o := &p.Outcome
 	p.Outcome = Outcome{Verdict: o.Verdict, Reason: o.Reason, Container: o.Container, AppPort: o.AppPort, PortName: o.PortName, ServingPort: o.ServingPort, native: o.native, has: o.has}
@@ -76,9 +76,9 @@ type ServicePort struct {
 // maxNamedServices is the maximum number of Services that the evidence for a port names.
 const maxNamedServices = 3
 
-// CompactPorts returns the ports of Services without those that do not change the result of
-// [Inject]: all but the first maxNamedServices of the ports that differ only in the name of their
-// Service. Without it, the cost of a pod would grow with the number of its Services.
+// CompactPorts removes the ports of Services that do not change the result of [Inject]. If
+// several ports differ only in the name of their Service, it keeps the first maxNamedServices of
+// them. Without CompactPorts, the cost of a pod would grow with the number of its Services.
 func CompactPorts(all []ServicePort) []ServicePort {
 	type target struct {
 		service string
@@ -246,9 +246,9 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 	return out, selects
 }
 
-// followPorts changes the target ports of a Service to the sidecar port to. text describes this
-// port. selected are the pods that the Service selects, and like is the outcome of an injected one
-// of them. The first change is the status annotation.
+// followPorts changes the target ports of a Service to the value of to, which is the sidecar port.
+// text describes this port. selected contains the pods that the Service selects, and like is the
+// outcome for one of the injected pods. The first change is the status annotation.
 func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, to intstr.IntOrString, text string) Outcome {
 	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "the Service uses the port name, or does not target the application port"}
 	other := slices.IndexFunc(selected, func(p Pods) bool {
@@ -392,7 +392,7 @@ type rule struct {
 	ports []networkingv1.NetworkPolicyPort // empty means all ports
 }
 
-// canMatchNamespace reports whether a peer of a policy can be in the namespace of some pods. The
+// canMatchNamespace reports whether a policy peer can be in the namespace of some pods. The
 // labels of namespaces, and addresses, are not known.
 func canMatchNamespace(to *networkingv1.NetworkPolicyPeer, namespace string, pods *Pods) bool {
 	return to.IPBlock == nil && (to.NamespaceSelector != nil || canShareNamespace(namespace, pods.Namespace))

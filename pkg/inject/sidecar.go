@@ -17,10 +17,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
-// Times of the shutdown of a pod (docs/promises.md 3.5).
+// Times for the shutdown of a pod (docs/promises.md 3.5).
 const (
 	defaultGrace   = 30 * time.Second // default of Kubernetes
-	afterDrain     = 3 * time.Second  // maximum time between the end of the drain and the exit of the process
+	afterDrain     = 3 * time.Second  // maximum time from the end of the drain until the process exits
 	defaultDrain   = defaultGrace - afterDrain
 	maxQuietPeriod = 30 * time.Second     // maximum quiet period: the drain continues until no request has arrived for this time
 	maxGracePeriod = 365 * 24 * time.Hour // upper bound for grace periods in the computation
@@ -32,7 +32,7 @@ type sidecarSettings struct {
 	deadline     time.Duration // of the drain
 	grace        time.Duration // of the pod
 	replacesHook bool          // the preStop hook of the application calls the sidecar
-	pause        time.Duration // duration of the replaced preStop hook of the application
+	pause        time.Duration // duration of the application's preStop hook that was replaced
 }
 
 // computeSettings computes the settings of the sidecar and validates them with package config, so
@@ -59,8 +59,9 @@ func (in *injection) computeSettings() error {
 func (in *injection) requested() []config.EnvVar {
 	c := defaults()
 	all := []config.EnvVar{
-		// Without this variable, the sidecar would treat SERVING_ variables as those of Knative.
-		// KEDA requests statistics from each pod without an Accept header and without its query.
+		// Without this variable, the sidecar would treat SERVING_ variables as Knative's
+		// variables. KEDA requests statistics from each pod without an Accept header and without
+		// its query.
 		{Name: c.OnKnative.Name(), Value: "false"},
 		{Name: c.StatsFormat.Name(), Value: "prometheus"},
 		{Name: c.UserPort.Name(), Value: decimal(in.port.ContainerPort)},
@@ -360,8 +361,8 @@ func (in *injection) securityContext() *corev1.SecurityContext {
 	return s
 }
 
-// resources returns the resources in the options. A percentage of the resources of the application
-// is limited to the same range as in Knative.
+// resources returns the resources in the options. A percentage of the application's resources is
+// limited to the same range as in Knative.
 func (in *injection) resources() (corev1.ResourceRequirements, error) {
 	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	share, _ := strconv.ParseFloat(in.options.get(percentOption), 64) // the option was validated; 0 means not set
@@ -369,7 +370,7 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		option    string
 		name      corev1.ResourceName
 		to, of    corev1.ResourceList
-		low, high string // range of the result of a percentage; "" if the percentage does not apply
+		low, high string // range for the result of a percentage; "" if the percentage does not apply
 	}{
 		{"cpu-request", corev1.ResourceCPU, r.Requests, in.app.Resources.Requests, "25m", "100m"},
 		{"cpu-limit", corev1.ResourceCPU, r.Limits, in.app.Resources.Limits, "40m", "500m"},
@@ -407,8 +408,8 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 }
 
 // shares reports whether the pod sets a resource for all of its containers together (core/v1
-// PodSpec.resources, Kubernetes 1.34). The sum of the requests of the containers must not exceed
-// this value, which also determines the QoS class.
+// PodSpec.resources, Kubernetes 1.34). The sum of the containers' requests must not exceed this
+// value, which also determines the QoS class.
 func (in *injection) shares(name corev1.ResourceName) bool {
 	all := cmp.Or(in.pod.Resources, new(corev1.ResourceRequirements))
 	_, requests := all.Requests[name]

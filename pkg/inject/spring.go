@@ -67,8 +67,8 @@ var tlsProperty = regexp.MustCompile(`^server\.ssl\.(bundle|certificate|certific
 // sslEnabled is the property that disables TLS if its value is false.
 const sslEnabled = "server.ssl.enabled"
 
-// jsonProperties calls each for the properties of the HTTP server in a JSON document. variable is
-// the name of the variable that contains the document.
+// jsonProperties calls the function each for the properties of the HTTP server in a JSON
+// document. variable is the name of the variable that contains the document.
 func jsonProperties(variable, document string, each func(parameter)) {
 	value, err := Decode([]byte(document))
 	if err != nil {
@@ -103,8 +103,9 @@ func jsonProperties(variable, document string, each func(parameter)) {
 	read("", value)
 }
 
-// jsonInFlags calls each for the properties of the HTTP server in --spring.application.json or
-// -Dspring.application.json. The line is an argument or the script of a shell.
+// jsonInFlags calls the function each for the properties of the HTTP server in
+// --spring.application.json or -Dspring.application.json. The line is an argument or the script
+// of a shell.
 func jsonInFlags(line string, each func(parameter)) {
 	before, rest, found := strings.Cut(line, springJSON+"=")
 	if !found {
@@ -219,9 +220,9 @@ func (h *hints) setSpringPort(ports []corev1.ContainerPort) {
 }
 
 // likelySpringPort returns 8080, the default of Spring Boot, if it is one of the ports. Otherwise,
-// it returns the only port for requests, or the only port with a name of HTTP. If there is no such
-// port, it returns 0. If TLS is enabled, and a port has a name or a number of TLS, it returns 0 as
-// well.
+// it returns the only port for requests, or the only port with an HTTP name. If there is no such
+// port, it returns 0. If TLS is enabled, and a port has a name or a number that indicates TLS, it
+// returns 0 as well.
 func (h *hints) likelySpringPort(ports []corev1.ContainerPort) int32 {
 	if h.spring.sign.protocol == overTLS && h.namesTLS {
 		return 0
@@ -249,7 +250,8 @@ func (h *hints) likelySpringPort(ports []corev1.ContainerPort) int32 {
 	return 0
 }
 
-// bySpring returns the sign of the configuration of Spring Boot, Micronaut or Quarkus for a port.
+// bySpring returns the sign that the Spring Boot, Micronaut or Quarkus configuration contains for a
+// port.
 func (h *hints) bySpring(n int32) sign {
 	if other := h.spring.others[n]; other.why != "" {
 		return other

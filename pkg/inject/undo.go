@@ -74,8 +74,8 @@ func compileTraces(traces []trace) []trace {
 	return traces
 }
 
-// checkUndo returns an error if all, the changes in the status of object, cannot be the result of
-// an injection.
+// checkUndo returns an error if the changes in all cannot be the result of an injection. They are
+// from the status of object.
 func checkUndo(object any, all []Change, traces []trace) error {
 	seen := map[string]bool{}
 	left := map[string]bool{}
@@ -159,8 +159,8 @@ func handlers(p *corev1.Probe) int {
 	return n
 }
 
-// wasOfSidecar accepts the value of a field that a port of the sidecar has, because an injection
-// moves the field from the application to the sidecar.
+// wasOfSidecar accepts a field value that a sidecar port has, because an injection moves the
+// field from the application to the sidecar.
 func wasOfSidecar(field string) func(object, was any) error {
 	return func(object, was any) error {
 		for _, list := range []string{"containers", "initContainers"} {

@@ -33,8 +33,8 @@ var (
 // isUpstream reports whether the name of a parameter contains the word upstream.
 func isUpstream(words []string) bool { return anyOf(words, []string{"upstream", "upstreams"}) }
 
-// isUpstreamAddress reports whether the name of a parameter is that of the address of an upstream server,
-// such as upstream-url. The name upstream-timeout is not.
+// isUpstreamAddress reports whether a parameter's name, such as upstream-url, indicates the address of an
+// upstream server. The name upstream-timeout is not.
 func isUpstreamAddress(words []string) bool {
 	if n := len(words); n > 1 && words[n-1] == "url" {
 		words = words[:n-1]

@@ -21,7 +21,7 @@ func Template(object any) (path []string, ok bool) {
 	return nil, false
 }
 
-// templateOf returns the path of the template of a workload of Kubernetes.
+// templateOf returns the path of the pod template in a Kubernetes workload.
 func templateOf(group, kind string) (path []string, ok bool) {
 	switch group + "/" + kind {
 	case "/Pod":

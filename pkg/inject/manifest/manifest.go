@@ -68,8 +68,8 @@ type Result struct {
 	inject.Outcome
 	Rejected bool // the API server would reject the pods because of a quota in the input
 
-	// SameErrors is the number of further objects of the document with the error of this object. In
-	// the results of these objects, HasSameError is set.
+	// SameErrors is the number of other objects in the document that have the same error as this
+	// object. In the results of these objects, HasSameError is set.
 	SameErrors   int
 	HasSameError bool
 
@@ -572,8 +572,8 @@ func warnOfFormat(results []*Result) {
 	}
 }
 
-// write applies the changes of the results of the document, and removes them from the results. The
-// document must be decoded.
+// write applies the changes in the document's results, and removes the changes from the results.
+// The document must be decoded.
 func (d *document) write(change func(*document, []inject.Change) error) {
 	changes, changed := d.takeChanges()
 	if len(changes) == 0 {
@@ -679,9 +679,9 @@ func (d *document) position(err error) (line int, text string) {
 // maxSearched is the maximum length in bytes of a document in which lineOf searches.
 const maxSearched = 64 << 10
 
-// lineOf returns the line of an error of the parser, or n if the document is long. The library
-// returns the line before the list or the map that contains the error. All lines up to that of the
-// error are sufficient to cause it.
+// lineOf returns the line number in a parser error, or n if the document is long. The library
+// returns the line before the list or the map that contains the error. All lines up to the line of
+// the error are sufficient to cause it.
 func (d *document) lineOf(err error, n int) int {
 	if len(d.text) > maxSearched {
 		return n
@@ -712,9 +712,9 @@ func (d *document) tabIn(first, last int) int {
 	return 0
 }
 
-// objects calls each for the value of the decoded document. If the value is a List, it calls each for the
-// items instead. The path is the JSON pointer of the object. The object is nil if the value is not a
-// map.
+// objects calls the function each for the value of the decoded document. If the value is a List, it calls
+// the function each for the items instead. The path is the JSON pointer of the object. The object is nil
+// if the value is not a map.
 func (d *document) objects(each func(n *yaml.Node, object map[string]any, path string)) {
 	var walk func(n *yaml.Node, value any, path string)
 	walk = func(n *yaml.Node, value any, path string) {
@@ -733,7 +733,7 @@ func (d *document) objects(each func(n *yaml.Node, object map[string]any, path s
 	walk(d.node, d.value, "")
 }
 
-// withType sets the kind and the apiVersion of an item of a typed list such as a PodList. The items
+// withType sets the kind and the apiVersion of an item in a typed list such as a PodList. The items
 // of such a list can omit them.
 func withType(item any, list map[string]any) any {
 	m, ok := item.(map[string]any)
@@ -813,8 +813,8 @@ func (d *document) editText(changes []inject.Change) ([]byte, error) {
 	return newSplicer(d.text, d.node, e).run(d.node)
 }
 
-// encode returns the text of the document after the changes, encoded again. It changes the nodes of
-// a JSON document, because a copy would increase the peak memory.
+// encode applies the changes and returns the new text of the document. It modifies the nodes of a
+// JSON document in place, because a copy would increase the peak memory usage.
 func (d *document) encode(changes []inject.Change) ([]byte, error) {
 	isJSON := !isBlockStyle(d.node)
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
@@ -883,7 +883,7 @@ func styleOf(text []byte) jsonStyle {
 	return jsonStyle{}
 }
 
-// indentOf returns the indentation of the first member of a JSON object, or "" if this member is on
+// indentOf returns the indentation of the first member in a JSON object, or "" if this member is on
 // the first line.
 func indentOf(text []byte) string {
 	_, rest, _ := bytes.Cut(text, []byte("{"))

@@ -125,8 +125,8 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 	return m, nil
 }
 
-// merge adds the entries of the value of a << key. The value is a map or a list of maps, and
-// earlier maps take precedence.
+// merge adds the entries that the value of a << key contains. The value is a map or a list of
+// maps, and earlier maps take precedence.
 func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
 	if err := d.enter(from); err != nil {
 		return err
@@ -283,8 +283,8 @@ func (e edit) apply(root *yaml.Node, c inject.Change) {
 	}
 }
 
-// place returns the index in the Content of a node of the value or item that a token refers to, or
-// -1.
+// place returns the index, in the Content of a node, of the value or item that a token refers to,
+// or -1.
 func place(n *yaml.Node, token string) int {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -168,7 +168,8 @@ func (f *found) quotasIn(namespace string) []inject.Quota {
 // A labelIndex contains the indexes of objects in a slice by namespace and label.
 type labelIndex map[string]map[[2]string][]int
 
-// anywhere is the key of all namespaces in a labelIndex. It is not a valid name of a namespace.
+// anywhere is the key in a labelIndex for the objects in all namespaces. It is not a valid namespace
+// name.
 const anywhere = "*"
 
 // add adds an object with an index. The namespace is "" if the object has none.
@@ -229,8 +230,8 @@ func newPodIndex(all []inject.Pods) *podIndex {
 	return x
 }
 
-// follow returns the outcome for a Service, and records the pods that it selects. Several goroutines
-// can call it.
+// follow returns the outcome for a Service, and records the pods that it selects. It is safe for
+// concurrent use.
 func (x *podIndex) follow(r *Result, object map[string]any, step inject.Step) inject.Outcome {
 	places := x.byLabel.possible(r.Namespace, r.facts.selector)
 	pods := make([]inject.Pods, len(places))

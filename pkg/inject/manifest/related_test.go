@@ -77,7 +77,7 @@ func TestIndexReturnsFewObjects(t *testing.T) {
 	}
 }
 
-// If many Services select the same pods, the result is that of a few Services.
+// If many Services select the same pods, the result is the same as with a few Services.
 func TestEqualPodsAndServicesAreExaminedOnce(t *testing.T) {
 	const n = 100
 	files := []*File{Parse("f.yaml", []byte(pairsOf(n, "shop", "app: web")))}

@@ -120,8 +120,8 @@ func scalarText(n *yaml.Node) string {
 }
 
 // simpleText returns the text of common strings: words, names of images, paths, numbers, booleans and
-// JSON in ASCII. The text is the same as that of the YAML library, which allocates a buffer of 128 KiB
-// for each string.
+// JSON in ASCII. The text is the same as the output of the YAML library, which allocates a buffer of
+// 128 KiB for each string.
 func simpleText(value string) (text string, ok bool) {
 	switch {
 	case plainWord.MatchString(value) && !otherWord.MatchString(value):

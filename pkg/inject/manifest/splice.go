@@ -215,7 +215,7 @@ func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 	}
 }
 
-// dash returns the offset of the dash of an item.
+// dash returns the offset of the dash before an item.
 func (s *splicer) dash(item *yaml.Node) int {
 	before := bytes.TrimRight(s.text[:s.start(item)], spaces)
 	if !bytes.HasSuffix(before, []byte("-")) {
@@ -406,8 +406,8 @@ func (s *splicer) skip(i int, letters string) int {
 	return len(s.text) - len(bytes.TrimLeft(s.text[i:], letters))
 }
 
-// until returns the offset of the first byte at or after i that is one of letters, or the length of
-// the text.
+// until returns the offset of the first byte, at or after offset i, that is in letters. It returns
+// the length of the text if there is no such byte.
 func (s *splicer) until(i int, letters string) int {
 	if n := bytes.IndexAny(s.text[i:], letters); n >= 0 {
 		return i + n

@@ -7,7 +7,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// A Rollout is the progress of the rollout of the sidecar in the pods of one Service.
+// A Rollout describes the progress of the sidecar rollout in the pods of one Service.
 type Rollout struct {
 	File      string
 	Line      int

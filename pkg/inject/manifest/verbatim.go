@@ -40,7 +40,8 @@ func (h *hunk) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&h.Line, &h.Count, &h.Text})
 }
 
-// hunksOf returns the hunks that convert from to to, which split divides.
+// hunksOf returns the hunks that convert the text from into the text to. The function split divides
+// both texts into lines.
 func hunksOf(from, to []byte, split func([]byte) []string) []hunk {
 	var all []hunk
 	for _, l := range Compare(split(from), split(to)) {
@@ -114,8 +115,8 @@ type parsed struct {
 	value any
 }
 
-// keep stores the hunks that restore the original text was of a document to which changes were just
-// applied. It changes the nodes of the document.
+// keep stores the hunks that restore was, which is the text of a document before changes were
+// applied to it. It changes the nodes of the document.
 func (d *document) keep(was parsed, changes []inject.Change) {
 	isJSON, original, ended := json.Valid(was.text), was.text, d.text // YAML can become JSON
 	if bytes.Contains(was.text, []byte(inject.StatusAnnotation)) || bytes.Contains(was.text, []byte(keptMark)) {
@@ -160,14 +161,15 @@ func splitOf(text []byte) func([]byte) []string {
 	return linesOf
 }
 
-// encodedHunks returns the hunks that convert from to to, as JSON. It returns false if they are too long.
+// encodedHunks returns the hunks that convert the text from into the text to, as JSON. It returns false
+// if they are too long.
 func encodedHunks(from, to []byte, split func([]byte) []string) (string, bool) {
 	hunks, err := json.Marshal(hunksOf(from, to, split))
 	return string(hunks), err == nil && len(hunks) <= maxHunkBytes
 }
 
-// isRestored reports whether Uninject restores the text was of a document without hunks. The text must
-// not contain a status or hunks. isRestored changes the nodes of the document.
+// isRestored reports whether Uninject restores was, the original text of a document, without hunks.
+// was must not contain a status or hunks. isRestored changes the nodes of the document.
 func (d *document) isRestored(was parsed) bool {
 	undone := &document{text: d.text, node: d.node, value: d.value}
 	undone.list(readStatus)

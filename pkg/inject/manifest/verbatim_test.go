@@ -246,8 +246,8 @@ func injectStep(text string, step inject.Step) string {
 	return string(f.Text())
 }
 
-// listsOfCorpus returns a List of the objects of each file in the corpus as YAML and as JSON, with
-// and without a newline at the end.
+// listsOfCorpus returns a List with the objects of each corpus file, as YAML and as JSON, with and
+// without a newline at the end.
 func listsOfCorpus(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("../testdata/corpus/*.yaml")

@@ -39,8 +39,8 @@ const chosen = inject.Prefix + "inject"
 //
 // Every client that can connect to the webhook can send a forged review. Therefore, the number of
 // events is limited, and events are only written in namespaces with the label of the injector. An
-// event contains the name of the owner of the pod and a reason from a fixed list, but no other text
-// of the pod.
+// event contains the name of the pod's owner and a reason from a fixed list, but no other text of
+// the pod.
 type Events struct {
 	kube    *Kube
 	own     string // namespace of the injector

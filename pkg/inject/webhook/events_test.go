@@ -90,8 +90,8 @@ func TestForgedOwnersCreateNoEvents(t *testing.T) {
 	}
 }
 
-// Users trust the sender of an event. Therefore, an event only contains the name of the owner of
-// the pod and a reason from a fixed list.
+// Users trust the sender of an event. Therefore, an event only contains the name of the pod's
+// owner and a reason from a fixed list.
 func TestEventsContainNoTextOfPod(t *testing.T) {
 	const evil = "call-0900-1234"
 	e := newEventful(t)
@@ -121,7 +121,7 @@ func TestEventsContainNoTextOfPod(t *testing.T) {
 	}
 }
 
-// The number of events is limited, regardless of the number of reviews and owners.
+// The number of events is limited, regardless of how many reviews and owners there are.
 func TestEventRateIsLimited(t *testing.T) {
 	e := newEventful(t)
 	many := func() int {

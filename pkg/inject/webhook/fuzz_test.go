@@ -41,7 +41,7 @@ func poolAt(f *testing.F, now time.Time) []pooled {
 }
 
 // FuzzMergeBundles merges bundles of known certificates with other text between and after them. The
-// low half of a byte of pick selects a certificate, and the high half selects one of the three
+// low half of each byte in pick selects a certificate, and the high half selects one of the three
 // bundles.
 //
 // The result must contain the expected certificates without duplicates and in order, and a second

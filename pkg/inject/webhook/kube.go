@@ -61,7 +61,7 @@ func newKube(base, dir string) (*Kube, error) {
 	}}, nil
 }
 
-// A statusError is a response of the API server with a status other than 2xx.
+// A statusError is a response from the API server with a status other than 2xx.
 type statusError struct {
 	Code int // HTTP status
 	Text string

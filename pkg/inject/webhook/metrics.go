@@ -13,12 +13,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// prefix is the prefix of the metrics of this package. The metrics of the process and the Go
-// runtime have their usual names.
+// prefix is the prefix of the names of this package's metrics. The metrics of the process and
+// the Go runtime have their usual names.
 const prefix = "queue_proxy_injector_"
 
-// maxScrapes is the maximum number of concurrent scrapes. Other scrapes receive status 503. A
-// response has about 15 KB.
+// maxScrapes is the maximum number of concurrent scrapes. Other scrapes receive status 503. The
+// size of a response is about 15 KB.
 const maxScrapes = 8
 
 // The reasons why a request received an HTTP error instead of a review.
@@ -144,7 +144,8 @@ func (m *Metrics) AddCertificate(notAfter func() time.Time) {
 	}))
 }
 
-// AuthorityMetrics count the updates of the caBundle in the configuration of the webhook.
+// AuthorityMetrics counts updates to the caBundle fields in the webhook configuration, and
+// records the last successful check of these fields.
 type AuthorityMetrics struct {
 	success           *prometheus.GaugeVec // a single series, which does not exist until it is set
 	patches, failures prometheus.Counter

@@ -200,7 +200,8 @@ func TestIncompleteReviewsDoNotBlockNewConnections(t *testing.T) {
 	}
 }
 
-// A slowPeer sends something on its connection, which the server must close after a timeout.
+// A slowPeer sends incomplete input on its connection, and the server must close the connection
+// after a timeout.
 type slowPeer struct {
 	name    string
 	within  bool // inside a TLS connection

@@ -78,8 +78,8 @@ func TestTooManyValuesAreRefused(t *testing.T) {
 	}
 }
 
-// Unused fields of a review must not be kept in memory. Two million groups of the user would need
-// 60 times the memory of their text.
+// Unused fields of a review must not be kept in memory. A user with two million groups would need
+// 60 times the memory of the JSON text.
 func TestUnusedFieldsOfReviewUseNoMemory(t *testing.T) {
 	groups := strings.Replace(string(question([]byte(goodPod), nil)), `"userInfo":{}`, `"userInfo":{"groups":[""`+strings.Repeat(`,""`, 2_000_000)+`]}`, 1)
 	var before, after runtime.MemStats

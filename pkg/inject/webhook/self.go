@@ -58,7 +58,7 @@ const authorityName = "queue-proxy-injector-ca"
 type Self struct {
 	Kube          *Kube
 	Namespace     string
-	Service       string // name of the Service of the webhook in Namespace
+	Service       string // name of the webhook's Service in Namespace
 	Secret        string // name of the Secret in Namespace
 	Configuration string // name of the MutatingWebhookConfiguration
 	Log           *zap.Logger
@@ -331,7 +331,7 @@ func newAuthority(now time.Time) (*keyPair, error) {
 	}, nil)
 }
 
-// sign returns a new server certificate for a host that p signs.
+// sign returns a new server certificate for a host, signed by p.
 func (p *keyPair) sign(host string, now time.Time) (*keyPair, error) {
 	until := now.Add(serverValidity)
 	if until.After(p.cert.NotAfter) {

@@ -24,7 +24,7 @@ import (
 )
 
 // A fakeKube is an API server for the requests of this package. It implements optimistic
-// concurrency: each object has a version, and an update of an old version returns 409.
+// concurrency: each object has a version, and an update based on an old version returns 409.
 type fakeKube struct {
 	mu            sync.Mutex
 	version       int
@@ -275,8 +275,8 @@ func TestDelayedReplicaKeepsPublishedAuthorities(t *testing.T) {
 	f, kube := newFakeKube(t)
 	a, b := newSelf(kube, time.Now), newSelf(kube, time.Now)
 	harness.NoError(t, a.sync(t.Context()))
-	// The first sync of a fails with a conflict, because the Secret is deleted and b creates a new
-	// one between the read and the write of a.
+	// The first call to a.sync gets a conflict. Between its read and its write, the Secret is
+	// deleted, and b.sync creates a new Secret.
 	once := sync.Once{}
 	f.before = func(method, path string) {
 		if method != http.MethodPatch {

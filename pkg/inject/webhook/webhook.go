@@ -171,8 +171,8 @@ func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
 	http.Error(w, text, status)
 }
 
-// read returns the payload of a request, or a failure. It adds the number of bytes that the caller
-// must release from v.texts to reserved.
+// read returns the payload of a request, or a failure. If it takes bytes from v.texts, it sets
+// *reserved to their number, and the caller must release them.
 func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, reserved *int) (*payload, *failure) {
 	long := &failure{tooLong, fmt.Sprintf("the review exceeds the limit of %d bytes", maxReviewBytes)}
 	switch kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); {

@@ -64,14 +64,14 @@ func asked(body io.Reader) *http.Request {
 	return r
 }
 
-// recorded returns the response of a reviewer to a body.
+// recorded returns a reviewer's response to a body.
 func recorded(v *Reviewer, body []byte) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	v.ServeHTTP(w, asked(bytes.NewReader(body)))
 	return w
 }
 
-// question returns a review for the creation of a pod. change can modify the request.
+// question returns a review for a pod that is created. change may modify the request.
 func question(pod []byte, change func(*admissionv1.AdmissionRequest)) []byte {
 	q := &admissionv1.AdmissionRequest{
 		UID: "705ab4f5-6393-11e8-b7cc-42010a800002", Operation: admissionv1.Create, Namespace: "shop",
@@ -142,7 +142,7 @@ func marshal(v any) []byte {
 const goodPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"web-","ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-1","uid":"1234","controller":true}]},` +
 	`"spec":{"containers":[{"name":"web","image":"web:1","ports":[{"name":"http","containerPort":8080}]}]}}`
 
-// golden calls test for each pod in the golden pairs, with the options of the pair.
+// golden calls the function test for each pod in the golden pairs, with the options of the pair.
 func golden(t *testing.T, test func(t *testing.T, pod []byte, opts inject.Options)) {
 	t.Helper()
 	inputs, err := filepath.Glob("../testdata/pairs/*/in.*")
