@@ -58,7 +58,8 @@ func TestCloseDuringRequestReportsClientGone(t *testing.T) {
 	}
 }
 
-// testLeaving sends a request and leaves when it has come so far.
+// testLeaving sends a request and calls the function leave when the request has reached the
+// phase in the parameter where.
 func testLeaving(t *testing.T, where, request string, leave func(*harness.Client)) {
 	app := newBlocking()
 	server := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *proxy.Proxy, _ *proxytest.Options) { p.Limit = proxy.NewLimit(1, 5) })

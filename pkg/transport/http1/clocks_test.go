@@ -104,7 +104,8 @@ func (v clockTest) run(t *testing.T, scale int) (inTime bool) {
 		return true
 	}
 	for range 3 {
-		// Real time: a deadline that the first request has left on the socket would pass.
+		// Real time: if the first request had left a deadline on the socket, the deadline would
+		// pass.
 		time.Sleep(time.Duration(scale) * soon / 3)
 		c.Send("GET /after HTTP/1.1\r\nHost: a\r\n\r\n")
 		m := c.Receive("GET")
@@ -125,7 +126,7 @@ func (v clockTest) tooEarly(o observation.Observation, body string) bool {
 	return o.Reason == v.reason && (o.Phase < v.phase || early)
 }
 
-// runHTTP2 is run for a client that speaks HTTP/2.
+// runHTTP2 is the equivalent of run for an HTTP/2 client.
 func (v clockTest) runHTTP2(t *testing.T, scale int) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(3); string(b) == "PRI" || strings.HasPrefix(string(b), "@") { // the protocol is detected
@@ -218,7 +219,7 @@ func TestUnreadTruncatedResponseTimesOut(t *testing.T) {
 	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + strings.Repeat("x", 0x5000) + "\r\n")
-		<-begun // after this many bytes, the rest is read at once
+		<-begun // after this chunk, the rest is read with one read
 		conn.Send("5000\r\n" + strings.Repeat("x", 0x5000) + "\r\nrubbish\r\n")
 	}), func(p *proxy.Proxy, s *proxytest.Options) {
 		p.Clocks = proxy.Clocks{Send: time.Second}

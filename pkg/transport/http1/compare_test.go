@@ -50,8 +50,7 @@ import (
 //   - a chunked body over HTTP/1.0, which net/http does not support
 
 // A scripted app sends the nth response to the nth request, and starts again after the last response.
-// It closes its side after a response that has no other end.
-// only that can tell.
+// It closes its side after a response whose end is marked only by the end of the connection.
 type scripted struct {
 	app *harness.App
 
@@ -130,14 +129,14 @@ func endsItself(text, method string) bool {
 	}
 }
 
-// script begins a play.
+// script sets the responses and clears the records of the previous script.
 func (s *scripted) script(answers []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers, s.asked, s.bad = answers, nil, nil
 }
 
-// took returns what came in a play.
+// took returns the requests since the last call to script.
 func (s *scripted) took() (asked, bad []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,8 +233,8 @@ type script struct {
 // last is the final request, which closes the connection.
 const last = "GET /last HTTP/1.1\r\nHost: last\r\nConnection: close\r\n\r\n"
 
-// newScript reads the bytes of a client and the responses of an app. It returns false if they cannot
-// be compared.
+// newScript reads the bytes that a client sends and the responses that an app sends. It returns
+// false if they cannot be compared.
 func newScript(client, answers []byte, split int) (*script, bool) {
 	s := &script{split: split}
 	if len(client) > 12<<10 || len(answers) > 8<<10 {
@@ -287,24 +286,24 @@ type ending uint8
 
 const (
 	more    ending = iota // perhaps another request
-	closes                // nothing that is served
-	refused               // it is itself no request that is served
-	badBody               // likewise, but its head is, and the app may answer before it ends
-	alone                 // nothing: with more to read, the connection would end in a reset, which cuts an answer that ends with it
+	closes                // no request that is served
+	refused               // the request itself is rejected
+	badBody               // the body is invalid but the header section is valid, so the app may respond before the body ends
+	alone                 // no bytes may follow: unread bytes would cause a reset, which truncates a response that ends with the connection
 )
 
-// oneRequest returns the length of the complete request that b begins with, 0 if
-// there is none, and what is behind it.
+// oneRequest returns the length of the complete request at the beginning of b, or 0 if there is
+// none. then classifies the bytes after the request.
 func oneRequest(b []byte) (n int, method string, then ending) {
 	var q wire.Request
 	n, err := q.Parse(b)
 	var no *wire.Refused
 	switch {
-	case errors.As(err, &no) && no.Word == wire.WordLeadingLine: // this engine skips one
+	case errors.As(err, &no) && no.Word == wire.WordLeadingLine: // this engine skips an empty line
 		return 0, "", more
 	case err != nil:
 		return len(b), "GET", refused
-	case n == 0, unusual(&q), wire.BadEscape(q.Target), q.Minor == 0 && q.Chunked: // net/http refuses the one, and sees no chunks in the other
+	case n == 0, unusual(&q), wire.BadEscape(q.Target), q.Minor == 0 && q.Chunked: // net/http rejects a bad escape, and does not parse chunks in HTTP/1.0
 		return 0, "", more
 	}
 	method = string(q.Method)
@@ -386,7 +385,7 @@ func unusual(q *wire.Request) bool {
 	return false
 }
 
-// hasBody reports whether the request that b begins with has one.
+// hasBody reports whether the request at the beginning of b has a body.
 func hasBody(b []byte) bool {
 	var q wire.Request
 	_, _ = q.Parse(b)
@@ -441,7 +440,7 @@ func (c *comparison) compare(t testing.TB, s *script) {
 	}
 	ownSaid, ownAsked, ownBad := play(c.own, c.ownApp)
 	refSaid, refAsked, refBad := play(c.reference, c.referenceApp)
-	for i := range ownAsked { // where the apps are is their own affair
+	for i := range ownAsked { // the ports of the apps are different
 		ownAsked[i] = strings.ReplaceAll(ownAsked[i], fmt.Sprintf("host: 127.0.0.1:%d", c.ownApp.app.Port), "host: app")
 	}
 	for i := range refAsked {
@@ -698,7 +697,7 @@ func compareVectors(t *testing.T, c *comparison) {
 	}
 }
 
-// randomTime is the maximum time of the random part of the comparison.
+// randomTime is the maximum duration of the random part of the comparison.
 const randomTime = 2 * time.Second
 
 func TestEngineMatchesReferenceForRandomRequests(t *testing.T) {
@@ -738,7 +737,7 @@ func (g *generator) seldom(n int, text string) string {
 // noise contains bytes that parsers may handle incorrectly.
 const noise = "\x00\r\n\t :,;\"\x7f\xffaZ0"
 
-// talk creates the bytes of a client and the responses of an app.
+// talk creates the bytes that a client sends and the responses that an app sends.
 func (g *generator) talk() (client, answers string) {
 	for range 1 + g.IntN(4) {
 		client += g.request()
@@ -747,7 +746,7 @@ func (g *generator) talk() (client, answers string) {
 	for range g.IntN(2) {
 		answers += "\x00\x00" + g.response()
 	}
-	if g.IntN(20) == 0 { // one byte is another one
+	if g.IntN(20) == 0 { // change one byte
 		b := []byte(client)
 		b[g.IntN(len(b))] = noise[g.IntN(len(noise))]
 		client = string(b)

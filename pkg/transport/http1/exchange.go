@@ -202,7 +202,7 @@ func (x *exchange) endsConnection(duplex bool) bool {
 	return x.request.Close || x.request.Form == wire.Authority || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
 }
 
-// appendConnection appends a Connection field if the persistence of the connection is not the default of the
+// appendConnection appends a Connection field if the persistence of the connection is not the default for the HTTP
 // version. By default, HTTP/1.0 closes the connection and HTTP/1.1 keeps it open (RFC 9112 sections 9.3 and C.2.2).
 // If upgrade is true, the field also contains the Upgrade option.
 func (x *exchange) appendConnection(b []byte, minor int, upgrade bool) []byte {

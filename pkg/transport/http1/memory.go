@@ -73,8 +73,8 @@ func (c *serverConn) rejectHead() {
 	c.server.proxy.Reject(&c.exchange, c.state, false)
 }
 
-// chargeUnread charges the output that the client does not read to the memory budget, together with the response
-// buffers that wait for that output. The memory is charged until the write ends.
+// chargeUnread charges two things to the memory budget: the output that the client does not read, and the
+// response buffers that wait for that output. The memory is charged until the write ends.
 func (c *serverConn) chargeUnread() {
 	if !c.counted || c.unread != 0 {
 		return

@@ -55,7 +55,7 @@ func TestObservationContainsGRPCStatus(t *testing.T) {
 	}
 }
 
-// replacing is a trace that has its own word in the place of the client's.
+// replacing is a trace that replaces the client's value.
 type replacing struct{}
 
 func (replacing) ID() string    { return "id" }

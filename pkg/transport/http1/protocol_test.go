@@ -17,7 +17,7 @@ func TestUnknownAppProtocolReturns200(t *testing.T) {
 	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n")
 	c.WantBody("queue")
-	server.WantCounts(1, 0) // independent of the protocol of the app
+	server.WantCounts(1, 0) // independent of the app's protocol
 	for range 3 {
 		c.Get("/p")
 	}
@@ -52,7 +52,7 @@ func TestSplitPrefaceStartsHTTP2(t *testing.T) {
 		c.SetNoDelay(true)
 		c.Send(text[:split])
 		if split%4 == 0 {
-			time.Sleep(time.Millisecond) // nothing shows that the first part has been read
+			time.Sleep(time.Millisecond) // the test cannot detect that the first part has been read
 		}
 		c.Send(text[split:])
 		head := make([]byte, 9)
@@ -81,7 +81,7 @@ func TestInvalidPrefaceIsParsedAsRequest(t *testing.T) {
 	c.SetNoDelay(true)
 	for _, text := range []string{"P", "POST", "PRI"} {
 		c.Send(text[:1])
-		time.Sleep(time.Millisecond) // nothing shows that the first part has been read
+		time.Sleep(time.Millisecond) // the test cannot detect that the first part has been read
 		c.Send(text[1:] + strings.Repeat("X", 4-len(text)) + " /p HTTP/1.1\r\nHost: a\r\n\r\n")
 		c.WantBody("/p")
 	}

@@ -104,7 +104,7 @@ func TestSplitBodyIsForwarded(t *testing.T) {
 					if strings.Contains(request.text[:split], "\r\n\r\n") {
 						server.InFlight(1)
 					} else {
-						time.Sleep(100 * time.Microsecond) // nothing shows that a part of a head has been read
+						time.Sleep(100 * time.Microsecond) // the test cannot detect that a part of a header section has been read
 					}
 				}
 				c.Send(request.text[split:])
@@ -325,7 +325,7 @@ func TestStreamIsForwardedImmediately(t *testing.T) {
 			c := server.Dial()
 			c.T = t
 			c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Framing: " + framing + "\r\n\r\n")
-			if _, err := harness.ReadHead(c.In); err != nil { // before any of the body
+			if _, err := harness.ReadHead(c.In); err != nil { // before any byte of the body
 				t.Fatal(err)
 			}
 			for i, event := range events {

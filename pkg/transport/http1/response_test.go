@@ -271,12 +271,12 @@ func TestEarlyResponseReachesSendingClient(t *testing.T) {
 		if m.Status() != 413 || m.Body != "too large" || m.Get("connection") != "close" {
 			t.Errorf("%d: got %s %q, Connection: %s, want 413, close", i, m.Start, m.Body, m.Get("connection"))
 		}
-		if i%4 < 2 { // who listens gets the end
+		if i%4 < 2 { // a client that reads receives the end of the connection
 			c.WantEnd()
 		}
 		c.Close()
 		<-sent
-		heard <- struct{}{} // no earlier: all of a body that is read at once might arrive
+		heard <- struct{}{} // not earlier, because the app might receive the complete body
 	}
 	harness.Equal(t, a.Connections(), 40, "connections to the app")
 	server.WantCounts(40, 0)
@@ -286,7 +286,7 @@ func TestEarlyResponseReachesSendingClient(t *testing.T) {
 // not read the body.
 func TestEarlyResponseKeepsConnectionAfterCompleteBody(t *testing.T) {
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
-		if m := conn.Head(); m != nil { // it says that it closes, or the next request may come before it has
+		if m := conn.Head(); m != nil { // announces the close, because otherwise the next request may arrive before it
 			conn.Send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n/p")
 		}
 	})

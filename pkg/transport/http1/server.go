@@ -60,7 +60,7 @@ func New(s rewrite.ServerSettings, server transport.Handler, app *http1client.Ap
 // HTTP/2 engine.
 func (l *Server) Counts() (served, given uint64) { return l.served.Load(), l.given.Load() }
 
-// GiveTime is the maximum time after the call of Shutdown during which a connection may still be handed to the
+// GiveTime is the maximum time after the call to Shutdown during which a connection may still be handed to the
 // HTTP/2 engine, because its protocol is not yet known.
 const GiveTime = netconn.LastLook + netconn.LingerTime
 

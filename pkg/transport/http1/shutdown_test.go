@@ -129,7 +129,7 @@ func TestShutdownReturnsDeadlineExceeded(t *testing.T) {
 	}
 }
 
-// A request that was received is served, independent of the time of Shutdown.
+// A received request is served, regardless of when Shutdown is called.
 func TestShutdownLosesNoRequests(t *testing.T) {
 	for round := range 10 {
 		var served, answered atomic.Int64

@@ -55,9 +55,9 @@ func TestAbortEndsCallAtEachStage(t *testing.T) {
 	forever := func(*testCall) io.Reader { return endless{} }
 	silent := func(k *testCall) io.Reader { return &stuck{[]byte("hello"), k.stopped} }
 	for name, stage := range map[string]struct {
-		deaf    bool   // the user container does not even read the head
-		say     string // what it says before the abort
-		head    int    // so many bytes more are in the head
+		deaf    bool   // the user container does not read the header section
+		say     string // bytes that it sends before the abort
+		head    int    // number of additional bytes in the header section
 		body    func(k *testCall) io.Reader
 		expects bool
 	}{
@@ -127,8 +127,8 @@ func TestAbortEndsDialRetries(t *testing.T) {
 	}
 }
 
-// Calls are reused while aborts happen at random times, also between two requests. No call may get the
-// response of another one, and no connection may be reused with the deadline of an abort.
+// Calls are reused while aborts happen at random times, also between two requests. No call may receive
+// the response to another call, and no connection may be reused with the deadline of an abort.
 func TestRandomAbortsDoNotAffectOtherRequests(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {
 		for {

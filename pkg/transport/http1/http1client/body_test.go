@@ -56,7 +56,7 @@ func TestRequestBodyFramings(t *testing.T) {
 					}
 				})
 				wantTrailer := ""
-				for range 2 { // on one connection: the first left nothing on it
+				for range 2 { // on one connection, because the first request must leave no bytes on it
 					k := newCall("POST", "/")
 					switch framing {
 					case "length":
@@ -133,7 +133,7 @@ func TestEarlyResponseIsReturnedDuringUpload(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		times int
-		serve func(conn *harness.AppConn) // behind the answer
+		serve func(conn *harness.AppConn) // called after the response
 	}{
 		{"and the connection is closed", 40, func(conn *harness.AppConn) {}},
 		{"and the connection is left", 8, func(conn *harness.AppConn) { conn.Idle() }},
@@ -231,8 +231,8 @@ func TestInterruptedUploadResetsConnection(t *testing.T) {
 	}
 }
 
-// lateWriter returns from the write of a body when a deadline expires, although all bytes were
-// written.
+// lateWriter does not return from writing a body until a deadline expires, although all bytes
+// were written.
 type lateWriter struct {
 	*net.TCPConn
 	head int
@@ -348,7 +348,7 @@ func TestExpectContinueDelaysBody(t *testing.T) {
 func TestExpectContinueTimeoutSendsBody(t *testing.T) {
 	t.Parallel()
 	a := app(t, func(conn *harness.AppConn) {
-		_, b := readRequest(conn) // an HTTP/1.0 app in its heart
+		_, b := readRequest(conn) // like an HTTP/1.0 app, it does not send status 100
 		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + b)
 	})
 	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)

@@ -17,7 +17,8 @@ import (
 // Each bound has two tests: one sends the attack, the other is the heaviest legitimate peer.
 // docs/bounds.md lists the bounds and their tests.
 
-// wantBounds checks that the bounds with these names have events, and no others.
+// wantBounds fails the test unless events were recorded for exactly the bounds with these
+// names.
 func wantBounds(t *testing.T, a *App, names ...bound.Name) {
 	t.Helper()
 	got := map[bound.Name]bool{}
@@ -155,7 +156,7 @@ func TestIdleHalfClosedTunnelTimesOut(t *testing.T) {
 	}
 }
 
-// The output of a command after the end of its input, as in docker exec: a byte in each 3 s.
+// The output of a command after its input has ended, as in docker exec: one byte every 3 s.
 func TestActiveHalfClosedTunnelStaysOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := New(Settings{Port: 1, Bounds: bound.NewRecorder()})

@@ -15,7 +15,7 @@ import (
 
 const (
 	// bufferSize is the buffer size for long responses in bytes. Reading 100 KB in two parts takes three quarters
-	// of the time of reading it in four parts.
+	// of the time that reading it in four parts takes.
 	bufferSize = 64 << 10
 	// smallSize is the initial size of a read buffer in bytes. Most responses are shorter.
 	smallSize = 4 << 10
@@ -45,7 +45,7 @@ type clientConn struct {
 
 	expires time.Time // when an idle connection can no longer be reused
 
-	memory netconn.HeadMemory // of the client of the current request
+	memory netconn.HeadMemory // of the client that sent the current request
 
 	// The response to the current request. It is not part of Call, because each client connection has a Call, even
 	// while it is idle.
@@ -121,7 +121,7 @@ func (c *clientConn) sent() {
 
 // send writes the header section and the content of k. On a reused connection, send first checks whether the
 // connection is still usable, and returns errStale if it is not. If the request has no separate body, the next call
-// of fill performs the check and the write.
+// to fill performs the check and the write.
 func (c *clientConn) send(k *Call) error {
 	c.written = false
 	if c.bare && k.Body == nil {
@@ -258,7 +258,7 @@ func (c *clientConn) hold() {
 	c.buf = *c.pooled
 }
 
-// bodySize returns the minimum size in bytes of the buffer for the next part of a response.
+// bodySize returns the minimum size, in bytes, of the buffer for the next part of a response.
 func (c *clientConn) bodySize() int {
 	if !c.much {
 		return smallSize

@@ -34,7 +34,7 @@ func TestUnsolicitedBytesReturnError(t *testing.T) {
 
 func TestPartialWriteSendsCompleteHeader(t *testing.T) {
 	const size = 8 << 20
-	value := strings.Repeat("x", size) // more than a socket takes while nobody reads
+	value := strings.Repeat("x", size) // more than the socket buffers hold while the peer does not read
 	a := app(t, func(conn *harness.AppConn) {
 		for range 2 {
 			var n int
@@ -54,7 +54,7 @@ func TestPartialWriteSendsCompleteHeader(t *testing.T) {
 		conn.Hang()
 	})
 	k := newCall("GET", "/").field("Large", value)
-	for range 2 { // on a fresh connection, and on one that was used
+	for range 2 { // on a new connection and on a reused connection
 		k.Begin()
 		harness.Within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
 	}
@@ -67,7 +67,7 @@ func TestUnwrittenRequestIsRepeated(t *testing.T) {
 		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		conn.Hang()
 	})
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // does not say that it saw the end
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // never closes its side of the connection
 	harness.NoError(t, err)
 	defer silent.Close()
 	nc, err := net.Dial("tcp", silent.Addr().String())
@@ -82,14 +82,14 @@ func TestUnwrittenRequestIsRepeated(t *testing.T) {
 // heapUsed returns the bytes that are in use on the heap.
 func heapUsed() int64 {
 	var m runtime.MemStats
-	for range 3 { // what is in pools goes with the second
+	for range 3 { // the content of a sync.Pool is freed by the second collection
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// An engine keeps the memory of its call, including references of the last response.
+// An engine keeps the memory of its call, including references to the last response.
 func TestClosedResponseReleasesBuffers(t *testing.T) {
 	const calls = 50
 	before := heapUsed()
@@ -99,7 +99,7 @@ func TestClosedResponseReleasesBuffers(t *testing.T) {
 		all[i] = newCall("GET", "/")
 		all[i].do(a).want(t, 200, "hello")
 	}
-	// The test's own share is an app for each, whose connection stays open.
+	// The memory includes an app for each call, whose connection stays open.
 	const limit = 96 << 10
 	if got := (heapUsed() - before) / calls; got > limit {
 		t.Errorf("got %d bytes for each call, want at most %d", got, limit)

@@ -112,7 +112,7 @@ func TestHTTP2IsDetectedOnce(t *testing.T) {
 		serve    func(conn *harness.AppConn)
 		speaks   bool
 		only     bool // HTTP/1.1 is known not to be supported
-		prefaces int  // number of connections with the preface of HTTP/2
+		prefaces int  // number of connections with the HTTP/2 preface
 	}{
 		{"HTTP/2 after the preface", func(conn *harness.AppConn) {
 			if r := readHead(conn); r != nil {
@@ -210,7 +210,7 @@ func TestOnlyH2RequiresHTTP2Response(t *testing.T) {
 	}
 	dyingH2 := func(conn *harness.AppConn) {
 		conn.Send(settings)
-		time.Sleep(10 * time.Millisecond) // real time: it ends later than its connections in HTTP/1.1
+		time.Sleep(10 * time.Millisecond) // real time: the HTTP/2 connection ends after the HTTP/1.1 connections
 	}
 	closes := func(conn *harness.AppConn) {}
 	for name, c := range map[string]struct {
@@ -250,7 +250,7 @@ func TestClosedConnectionsAreNotDetectedAsHTTP2Only(t *testing.T) {
 	var others atomic.Int32
 	s := harness.ServeApp(t, ln, func(conn *harness.AppConn) {
 		if r := readHead(conn); r == nil || r.Method != "PRI" {
-			if others.Add(1) == 3 { // while there is a connection in HTTP/2
+			if others.Add(1) == 3 { // while there is an HTTP/2 connection
 				ln.Close()
 			}
 			return
@@ -333,7 +333,7 @@ func TestDetectionEndsWithContext(t *testing.T) {
 }
 
 // netHTTP starts servers of net/http and returns an App for it, and the number of requests that
-// its handler has got.
+// its handler has received.
 func netHTTP(t *testing.T, http1, http2 bool) (*App, *atomic.Int32) {
 	t.Helper()
 	var handled atomic.Int32
@@ -397,7 +397,7 @@ func TestDetectionDuringStartDoesNotCallHandler(t *testing.T) {
 	}
 }
 
-// A server of grpc-go can close the connection before it has sent its SETTINGS frame.
+// A grpc-go server can close the connection before it has sent its SETTINGS frame.
 func TestHTTP2IsDetectedAfterClosedConnection(t *testing.T) {
 	for closed := range int32(4) {
 		t.Run(fmt.Sprint(closed, " closed"), func(t *testing.T) {

@@ -51,7 +51,7 @@ type Settings struct {
 
 const (
 	defaultMaxIdle = 1000
-	// idleTimeout is the maximum time for which a connection stays idle in the pool. If the server
+	// idleTimeout is the maximum time that a connection stays idle in the pool. If the server
 	// closes the connection earlier, alive detects its FIN.
 	idleTimeout = 90 * time.Second
 	// keepAliveMargin is how long before the timeout in the Keep-Alive field of a response an idle connection is

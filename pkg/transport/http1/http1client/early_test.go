@@ -14,7 +14,7 @@ func TestHeadResponseWithLateBodyIsDiscarded(t *testing.T) {
 		for r := readHead(conn); r != nil; r = readHead(conn) {
 			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
 			if r.Method == "HEAD" {
-				time.Sleep(2 * time.Millisecond) // real time: the body comes later than its head is read
+				time.Sleep(2 * time.Millisecond) // real time: the body arrives after the header section has been read
 			}
 			conn.Send("hello")
 		}
@@ -25,7 +25,7 @@ func TestHeadResponseWithLateBodyIsDiscarded(t *testing.T) {
 	}
 	harness.Until(t, "knowledge that the app sends bodies for HEAD", a.sendsBodyToHEAD.Load)
 	newCall("HEAD", "/").do(a).want(t, 200, "")
-	time.Sleep(3 * headSilence) // real time: behind it the connection would be idle
+	time.Sleep(3 * headSilence) // real time: after this time, the connection would be idle
 	if n := idle(a); n > 1 {
 		t.Errorf("got %d idle connections, want that of the GETs alone", n)
 	}

@@ -47,13 +47,13 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// answerWith runs a call whose response is sent in two parts. It reports whether the connection was
-// kept.
+// answerWith runs a call whose response is sent in two parts. It reports whether the connection can
+// be reused.
 func answerWith(t *testing.T, a *App, k *testCall, first, rest []byte) (got outcome, kept bool) {
 	a.speech.learnH1(true)
 	near, far := pipes()
 	read, written := make(chan struct{}), make(chan struct{})
-	go func() { // takes all that comes
+	go func() { // reads all input
 		defer close(read)
 		io.Copy(io.Discard, far)
 	}()
@@ -77,13 +77,13 @@ func answerWith(t *testing.T, a *App, k *testCall, first, rest []byte) (got outc
 }
 
 // wantWhole reports an error unless net/http reads one response with the same body. If the response
-// was sent at once, no bytes may follow it.
+// was sent with one write, no bytes may follow it.
 func wantWhole(t *testing.T, sent []byte, method, wantBody string, atOnce bool) {
 	r := bufio.NewReader(bytes.NewReader(sent))
 	for {
 		response, err := http.ReadResponse(r, &http.Request{Method: method})
 		if err != nil && blankName.Match(sent) {
-			return // which a proxy must bear (RFC 9112 5.1), and net/http does not
+			return // a proxy must accept the blank (RFC 9112 section 5.1), and net/http does not
 		}
 		if err != nil {
 			t.Fatalf("got the connection kept behind %q, net/http says %v", sent, err)

@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// app returns an App for a user container that runs the given function. The App already knows that it
-// supports HTTP/1.1.
+// app returns an App for a user container that runs the given function. The App has already detected
+// that the user container supports HTTP/1.1.
 func app(t testing.TB, serve func(conn *harness.AppConn)) *App {
 	t.Helper()
 	a := unknownApp(t, harness.NewApp(t, serve).Port)
@@ -78,7 +78,7 @@ func answersOnce(text string) func(conn *harness.AppConn) {
 	}
 }
 
-// testCall is a Call with a client that records the calls of its methods.
+// testCall is a Call with a client that records the calls to its methods.
 type testCall struct {
 	Call
 	request rewrite.Request
@@ -215,8 +215,8 @@ func (k *testCall) doOn(a *App, c *clientConn) (got outcome) {
 // pipe is one end of a connection in memory. It is used with synctest, and for more connections than
 // the host has ports.
 type pipe struct {
-	net.Conn          // in: what the other end writes
-	out      net.Conn // where to write
+	net.Conn          // reads the output of the other end
+	out      net.Conn // receives the output of this end
 }
 
 // pipes returns both ends of a connection in memory.

@@ -47,7 +47,7 @@ func (a *App) reserveLocked() bool {
 }
 
 // await waits for a connection or a slot. If n and err are nil, a slot is reserved. If the context
-// ends, err is its cause.
+// is done, err is its cause.
 func (a *App) await(ctx context.Context, fresh bool) (n *clientConn, err error) {
 	a.mu.Lock()
 	if len(a.idle) > 0 {

@@ -12,29 +12,30 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// poolTick is the grain of time of the runs.
+// poolTick is the duration of one clock step in a run.
 const poolTick = idleTimeout / 2
 
-// A poolCase is what may happen in a run, and how often at most. Every order is tried.
+// A poolCase contains the maximum number of steps of each kind in a run. The test tries every order of
+// the steps.
 type poolCase struct {
 	most   int // MaxIdle
-	calls  int // each takes a connection, or dials; it puts it back in one of three ways, or it dies
+	calls  int // each call takes a connection or dials, and then returns the connection in one of three ways or closes it
 	ticks  int
-	sweeps int // expire, at any other time than its own
+	sweeps int // calls to expire at times other than those of the timer
 	closes int
-	runs   int // how many orders there are: a test that tries fewer must be noticed
+	runs   int // expected number of orders, so that the test fails if it tries fewer
 }
 
 func (c poolCase) String() string {
 	return fmt.Sprintf("most %d, calls %d, ticks %d, sweeps %d, closes %d", c.most, c.calls, c.ticks, c.sweeps, c.closes)
 }
 
-// line is a connection that only notes where it is.
+// line is a connection that only counts calls to Close.
 type line struct {
 	net.Conn
 	id     int
 	closes atomic.Int32
-	gate   chan struct{} // Close waits for it; nil: it does not
+	gate   chan struct{} // Close waits until it is closed; nil means that Close does not wait
 }
 
 func (l *line) Close() error {
@@ -45,28 +46,28 @@ func (l *line) Close() error {
 	return nil
 }
 
-// A poolRun is a pool to which one thing happens after the other, at the grain of its
-// lock, and what it ought to hold.
+// A poolRun is a pool on which the steps run one after the other, and the expected content of
+// the pool. Each critical section of the pool is one step.
 type poolRun struct {
-	poolCase      // what may still happen
-	app      *App // whose pool it is
+	poolCase      // the remaining steps
+	app      *App // owner of the pool
 	lines    []*line
 	users    []*clientConn // in use, one for each call
-	idle     []*clientConn // what the pool ought to hold
+	idle     []*clientConn // expected idle connections in the pool
 	closed   bool
 
-	taking chan *clientConn // a call that throws away what has expired; nil: none
-	thrown *line            // what it is closing
+	taking chan *clientConn // result of take while it closes an expired connection; nil if take is not running
+	thrown *line            // the expired connection that take closes
 }
 
-// A poolMove is something that may happen.
+// A poolMove is one possible step.
 type poolMove struct {
 	name string
 	do   func() error
 }
 
-// run lets happen what choose says among all that may happen next, and looks after each
-// step where every connection is. It runs in a bubble.
+// run performs steps until none is possible. choose selects one of n possible steps. After each step,
+// run checks the state of every connection. It must be called in a synctest bubble.
 func (c poolCase) run(choose func(n int) int) (moves string, err error) {
 	r := &poolRun{poolCase: c, app: &App{settings: Settings{Port: 1, MaxIdle: c.most}}}
 	defer func() { r.app.Close(); synctest.Wait() }()
@@ -90,7 +91,7 @@ func (c poolCase) run(choose func(n int) int) (moves string, err error) {
 	}
 }
 
-// next returns what may happen, but for the time that passes.
+// next returns the possible steps, except for a step of the clock.
 func (r *poolRun) next() (next []poolMove) {
 	may := func(name string, do func() error) { next = append(next, poolMove{name, do}) }
 	switch {
@@ -131,7 +132,8 @@ func (r *poolRun) next() (next []poolMove) {
 	return next
 }
 
-// pop is what take does under the lock: it has another one in hand.
+// pop repeats for r.idle what take does while it holds the lock: it removes the last connection if
+// this connection has expired.
 func (r *poolRun) pop() {
 	r.thrown = nil
 	if n := len(r.idle); n > 0 {
@@ -142,7 +144,7 @@ func (r *poolRun) pop() {
 	}
 }
 
-// taken looks at what take has come to.
+// taken checks the result of take.
 func (r *poolRun) taken() error {
 	synctest.Wait()
 	var got *clientConn
@@ -175,7 +177,8 @@ func (r *poolRun) taken() error {
 	return nil
 }
 
-// put gives back the connection of a user; life is how long it may stay in the pool.
+// put returns the connection of a user to the pool. life is the maximum time that the connection may
+// stay in the pool.
 func (r *poolRun) put(i int, keepAlive, life time.Duration) {
 	u := r.users[i]
 	r.users = slices.Delete(r.users, i, i+1)
@@ -185,13 +188,13 @@ func (r *poolRun) put(i int, keepAlive, life time.Duration) {
 	r.app.put(u, keepAlive)
 }
 
-// check compares the pool with what it ought to hold behind a move.
+// check compares the pool with the expected state after a step.
 func (r *poolRun) check(move string) error {
 	r.app.mu.Lock()
 	held := slices.Clone(r.app.idle)
 	r.app.mu.Unlock()
 
-	// A sweep takes what has expired, and nothing else.
+	// A sweep removes only expired connections.
 	if move == "tick" || move == "sweep" {
 		r.idle = slices.DeleteFunc(r.idle, func(i *clientConn) bool { return !time.Now().Before(i.expires) && !slices.Contains(held, i) })
 		for _, i := range r.idle {
@@ -220,7 +223,7 @@ func (r *poolRun) check(move string) error {
 	return nil
 }
 
-// end closes what is in use. What is left alone is closed in the end.
+// end closes the connections that are in use, and checks that the pool closes all others after a while.
 func (r *poolRun) end() error {
 	for _, u := range r.users {
 		u.close()
@@ -236,7 +239,8 @@ func (r *poolRun) end() error {
 }
 
 // A connection is always in exactly one state: in use by one call, idle, or closed. The test runs
-// every order of the calls, the sweeper, the clock and Close, with the granularity of the lock.
+// every interleaving of the calls, the sweeper, the clock and Close. Each critical section is one
+// step.
 func TestPoolInterleavingsKeepConnections(t *testing.T) {
 	for _, c := range []poolCase{
 		{most: 1, calls: 2, ticks: 2, closes: 1, runs: 5072},
@@ -247,7 +251,7 @@ func TestPoolInterleavingsKeepConnections(t *testing.T) {
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var path, branches []int // the choice at each step, and out of how many
+				var path, branches []int // the choice at each step, and the number of choices
 				runs := 0
 				for more := true; more; runs++ {
 					at := 0

@@ -107,7 +107,7 @@ func TestClosedPoolKeepsNoConnections(t *testing.T) {
 }
 
 func TestDialUsesIPv6IfIPv4IsRefused(t *testing.T) {
-	port, _ := closedPort(t) // or somebody else could
+	port, _ := closedPort(t) // keeps other processes from listening on the port
 	harness.ServeApp(t, harness.ListenOn(t, net.JoinHostPort("::1", strconv.Itoa(port))), func(conn *harness.AppConn) {
 		readRequest(conn)
 		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nIPv6")
@@ -220,7 +220,7 @@ func TestBufferSizeFollowsResponseSize(t *testing.T) {
 	}{
 		{1000, 1000, "1000 of 4096"},
 		{4096, 96, "4096 of 4096"},
-		{9000, 13000, "13000 of 65536"}, // with what was there
+		{9000, 13000, "13000 of 65536"}, // including bytes that were already in the buffer
 		{1000, 1000, "1000 of 65536"},
 	} {
 		harness.Equal(t, fill(step.sent), step.want, step.sent, "bytes")

@@ -129,7 +129,7 @@ func TestReplayUsesNewConnection(t *testing.T) {
 	})
 	a := unknownApp(t, s.Port)
 	open := make([]*Response, 3)
-	for i := range open { // three connections, all of which will be useless
+	for i := range open { // three connections that the app closes when the next request arrives
 		r, err := newCall("GET", "/").Do(a)
 		harness.NoError(t, err)
 		open[i] = r
@@ -281,7 +281,7 @@ func TestRandomClosesReplayOnlyIdempotentRequests(t *testing.T) {
 				}
 				mu.Unlock()
 				if rand.IntN(4) == 0 {
-					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond) // real time: an idle connection is what the app closes
+					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond) // real time: the app closes only idle connections
 				}
 			}
 		})

@@ -65,7 +65,7 @@ func TestResponseBodyFramings(t *testing.T) {
 			if got.trailer != f.trailer || fmt.Sprint(k.infos) != fmt.Sprint(f.infos) {
 				t.Errorf("got trailer %q, infos %v, want %q, %v", got.trailer, k.infos, f.trailer, f.infos)
 			}
-			if f.kept { // behind a HEAD it takes a moment
+			if f.kept { // after a HEAD request, the connection is returned with a delay
 				harness.Until(t, "connection that is kept", func() bool { return idle(a) == 1 })
 			}
 			harness.Equal(t, idle(a) == 1, f.kept, "connection kept")
@@ -73,13 +73,13 @@ func TestResponseBodyFramings(t *testing.T) {
 	}
 }
 
-// A sender may cut its stream of bytes anywhere. In memory, for there are many
-// places.
+// A sender may split its output at any byte. The connections are in memory because there are
+// many splits.
 func TestResponseSplitAtEachByte(t *testing.T) {
 	for _, f := range framings {
 		for i := 1; i < len(f.say); i++ {
 			if strings.HasPrefix(f.name, "more than") || strings.HasPrefix(f.name, "a body") {
-				continue // whether what is too much has arrived is a matter of luck
+				continue // the result depends on whether the excess bytes have arrived
 			}
 			a := New(Settings{Port: 1})
 			k := newCall(cmp.Or(f.method, "GET"), "/")
@@ -291,7 +291,7 @@ func TestNextCallsWaitingBeforeBlocking(t *testing.T) {
 		conn.Send("0\r\n\r\n")
 	})
 	k := newCall("GET", "/")
-	k.waiting = func() { next <- struct{}{} } // lets the user container go on: without it nobody would
+	k.waiting = func() { next <- struct{}{} } // the user container continues only after this call
 	got := harness.Within(t, "the response", func() outcome { return k.do(a) })
 	got.want(t, 200, "abbb")
 }

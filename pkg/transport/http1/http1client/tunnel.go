@@ -43,8 +43,8 @@ func (r *Response) IsWebSocket() bool {
 	return transport.EqualFold(protocol, "websocket")
 }
 
-// tunnelSize is the size of the buffer for each direction of a tunnel in bytes. It is small because most WebSockets
-// are usually idle. After a read that fills the buffer, a larger buffer is used.
+// tunnelSize is the size, in bytes, of the buffer for each direction of a tunnel. It is small because most
+// WebSockets are usually idle. After a read that fills the buffer, a larger buffer is used.
 const tunnelSize = 4 << 10
 
 // Tunnel copies bytes in both directions between the client and the user container after a 101 response. Tunnel
@@ -196,7 +196,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 				t.limit()
 			}
 			if !t.half.Swap(true) {
-				t.patience(src, dst) // the other direction
+				t.patience(src, dst) // sets a deadline for the other direction
 			}
 			return moved
 		}

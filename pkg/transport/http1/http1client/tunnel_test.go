@@ -24,7 +24,7 @@ type passage struct {
 	ended  chan struct{} // closed when Tunnel has returned
 	in     int64
 	out    int64
-	moved  atomic.Int32 // calls of touch
+	moved  atomic.Int32 // calls to touch
 }
 
 // upgrade starts a user container that switches protocols and then calls serve. The client sends early
@@ -308,20 +308,20 @@ func TestIdleTunnelStaysOpen(t *testing.T) {
 func TestIdleTunnelUsesLittleMemory(t *testing.T) {
 	const tunnels = 50
 	before := heapUsed()
-	large := bytes.Repeat([]byte("x"), 200<<10+100) // the last piece fills no buffer
+	large := bytes.Repeat([]byte("x"), 200<<10+100) // the last piece is smaller than a buffer
 	for range tunnels {
 		h := upgrade(t, "", func(conn *harness.AppConn) {
 			conn.Send(switching)
 			io.ReadFull(conn.In, make([]byte, len(large)))
 			conn.Write(large)
-			conn.In.ReadByte() // until the client has gone
+			conn.In.ReadByte() // until the client has disconnected
 		})
 		h.client.Write(large)
 		if _, err := io.ReadFull(h.client, make([]byte, len(large))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// The test's own share are its app, its call and a bufio.Reader of 4 KB for each.
+	// The memory includes an app, a call and a bufio.Reader of 4 KB for each tunnel.
 	const limit = 36 << 10
 	if got := (heapUsed() - before) / tunnels; got > limit {
 		t.Errorf("got %d bytes for each tunnel, want at most %d", got, limit)

@@ -16,8 +16,8 @@ func AppendField[N, V text](dst []byte, name N, value V) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// AppendChunkHead appends the size line of a chunk of n bytes. n must be greater than 0, because a
-// chunk of size 0 ends the body. The data and [ChunkTail] follow.
+// AppendChunkHead appends the size line of a chunk with n bytes. n must be greater than 0, because
+// a chunk with size 0 ends the body. The data and [ChunkTail] follow.
 func AppendChunkHead(dst []byte, n int) []byte {
 	return append(strconv.AppendUint(dst, uint64(n), 16), "\r\n"...)
 }

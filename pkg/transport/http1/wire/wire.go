@@ -23,23 +23,23 @@ const (
 	// digest.
 	maxTrailer = 16 << 10
 
-	// MaxRequestTrailer is the maximum length of the trailer section of a request, in bytes without the empty line
-	// at the end. net/http finds the empty line only within 4 KiB, and many applications use net/http.
+	// MaxRequestTrailer is the maximum length of a request's trailer section, in bytes, without the empty line at
+	// the end. net/http finds the empty line only within 4 KiB, and many applications use net/http.
 	MaxRequestTrailer = 4<<10 - len("\r\n")
 
 	// maxOptions is the maximum number of connection options in a request. Legitimate requests have
 	// at most two.
 	maxOptions = 64
 
-	// maxConnection is the maximum length of all Connection lines of a header section in bytes. Each field name is
-	// searched in these lines, so the maximum cost is proportional to their length times MaxFields. Trailer lines
-	// have the same limit as the trailer section that they announce: maxTrailer or MaxRequestTrailer. net/http
-	// needs 14 times their length to split them.
+	// maxConnection is the maximum total length, in bytes, of all Connection lines in a header section. Each field
+	// name is searched in these lines, so the maximum cost is proportional to their length times MaxFields.
+	// Trailer lines have the same limit as the trailer section that they announce: maxTrailer or
+	// MaxRequestTrailer. net/http needs 14 times their length to split them.
 	maxConnection = 1 << 10
 
-	// maxExtension is the maximum number of bytes by which the chunk extensions of a body can
-	// exceed its data so far. RFC 9112 section 7.1.1 requires a limit. The extensions are parsed
-	// and discarded.
+	// maxExtension is how many bytes longer the chunk extensions of a body may be than the data
+	// that has arrived so far. RFC 9112 section 7.1.1 requires a limit. The extensions are
+	// parsed and discarded.
 	maxExtension = 2 << 10
 
 	// freeExtension is the number of extension bytes in each chunk of a response that do not count against
