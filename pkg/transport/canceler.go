@@ -7,9 +7,9 @@ import (
 )
 
 // A Canceler aborts the exchange of an engine. Notify is called for each event that may end the exchange, such as a
-// timeout, a disconnect of the client or the deadline of the drain. It checks the timeouts and the client, and the
-// first reason that it finds ends the exchange. An engine can reuse the Canceler for its next request, because a
-// notification for an earlier request only causes a check.
+// timeout, a client disconnect or the drain deadline. It checks the timeouts and the client, and the first reason
+// that it finds ends the exchange. An engine can reuse the Canceler for its next request, because a notification
+// for an earlier request only causes a check.
 //
 // Reset, Wait, Abortable, Context and Stop are for the goroutine that serves the request. The other
 // methods may be called by any goroutine.
@@ -115,7 +115,7 @@ func (a *Canceler) Abortable(abort func()) error {
 	return a.killed
 }
 
-// Context returns a context that is canceled when the Forward is aborted. An abort after the next call of Abortable
+// Context returns a context that is canceled when the Forward is aborted. An abort after the next call to Abortable
 // does not cancel the context.
 func (a *Canceler) Context() (ctx context.Context, cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(context.Background())

@@ -8,8 +8,8 @@ import (
 // The following functions implement the parts of a unary gRPC call that net/http lacks (gRPC's PROTOCOL-HTTP2). The
 // gRPC module would increase the size of the sidecar by half.
 
-// grpcPrefix is the length of the prefix of a message in bytes: one byte for the compression flag,
-// and four for the length.
+// grpcPrefix is the length of a message prefix in bytes: one byte for the compression flag, and
+// four for the length.
 const grpcPrefix = 5
 
 // GRPCFrame returns the request body of a unary call with the given message.

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The HTTP/2 client of Go resets a stream after Content-Length bytes if the last byte was sent without
+// Go's HTTP/2 client resets a stream after Content-Length bytes if the last byte was sent without
 // END_STREAM.
 func TestResetAfterCompleteContentSucceeds(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -110,12 +110,13 @@ func (x *exchange) read(c *serverConn, h *http2conn.Head, end bool) bool {
 }
 
 const (
-	// requestBytes is the memory of a request in addition to its header section, in bytes: the
-	// worker with its stack, the stream, and the connection to the user container.
+	// requestBytes is the memory, in bytes, that a request uses in addition to its header
+	// section. It includes the worker with its stack, the stream, and the connection to the
+	// user container.
 	requestBytes = 12 << 10
 	// fewFields is the maximum number of fields in a header section that is never packed.
 	fewFields = 64
-	// fieldBytes is the memory of an unpacked field in addition to its name and value, in bytes.
+	// fieldBytes is the memory, in bytes, that an unpacked field uses in addition to its name and value.
 	fieldBytes = 48
 )
 

@@ -172,7 +172,7 @@ func (x *exchange) beginResponse(k *http2conn.Block, status int, fields []wire.F
 	}
 }
 
-// passOn sends the response of a user container that uses HTTP/1.1 to the client.
+// passOn sends the response from a user container that uses HTTP/1.1 to the client.
 func (x *exchange) passOn(r *http1client.Response, result *transport.Result) {
 	length := r.Length()
 	k := x.server.block()

@@ -78,7 +78,7 @@ func manyInfos(s *appStream) {
 	_, _ = s.Write(out.Bytes())
 }
 
-// Invalid responses of a user container do not reach the client.
+// Invalid responses from a user container do not reach the client.
 func TestInvalidAppResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string

@@ -45,7 +45,7 @@ func TestAppResetIsForwarded(t *testing.T) {
 	}
 }
 
-// A CANCEL after the deadline of the client is not a failure of the user container.
+// A CANCEL after the client's deadline is not a failure of the user container.
 func TestAppCancelAfterGRPCTimeoutIsClientGone(t *testing.T) {
 	for _, c := range []struct {
 		timeout string

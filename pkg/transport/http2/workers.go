@@ -17,7 +17,7 @@ type workers struct {
 	mu      sync.Mutex
 	idle    []*worker
 	sweep   *time.Timer // calls endIdle
-	swept   int         // minimum number of idle workers since the last call of endIdle; -1 if the timer is stopped
+	swept   int         // minimum number of idle workers since the last call to endIdle; -1 if the timer is stopped
 	closed  bool        // workers are no longer kept
 	running sync.WaitGroup
 }
@@ -92,7 +92,7 @@ func (w *workers) run(k *worker) {
 	k.exchange.canceler.Stop()
 }
 
-// endIdle ends as many workers as were always idle since the last call of endIdle.
+// endIdle ends as many workers as were always idle since the last call to endIdle.
 func (w *workers) endIdle() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -23,8 +23,8 @@ const soon = 30 * time.Millisecond
 // beginning is the beginning of a ClientHello.
 const beginning = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
-// wantBounds waits until the bounds with these names have events, and checks that no other
-// bound has events.
+// wantBounds waits until events were recorded for the bounds with these names, and checks that
+// none was recorded for another bound.
 func wantBounds(t *testing.T, bounds *bound.Recorder, names ...bound.Name) {
 	t.Helper()
 	for _, name := range names {
@@ -143,7 +143,7 @@ func TestQueuedHandshakeDoesNotTimeOut(t *testing.T) {
 	wantBounds(t, bounds, bound.SilentConnection)
 }
 
-// If the message of a client has arrived and was not read, the sidecar is slow and not the client.
+// If a client's message has arrived but was not read, the sidecar is slow and not the client.
 func TestUnreadInputDoesNotStallHandshake(t *testing.T) {
 	p := newPair(t, nil)
 	harness.Equal(t, p.link.StalledHandshake(time.Minute, true), time.Minute, "time without input")
@@ -153,7 +153,7 @@ func TestUnreadInputDoesNotStallHandshake(t *testing.T) {
 	harness.Equal(t, p.link.StalledHandshake(time.Minute, false), time.Minute, "time while the client does not read")
 }
 
-// The clients connect at the same time, for example after a restart of a proxy.
+// The clients connect at the same time, for example after a proxy restarts.
 func TestConcurrentHandshakesSucceed(t *testing.T) {
 	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
@@ -244,8 +244,9 @@ func TestEndlessTLSMessageClosesConnection(t *testing.T) {
 	wantBounds(t, bounds, bound.TLSNoContent)
 }
 
-// exchangeKeys sends n records of content with updates KeyUpdates before each, and returns the
-// error of reading the content. The client reads the replies.
+// exchangeKeys sends n records of content. Before each record, it sends the number of KeyUpdate
+// messages in updates. The test fails if the content cannot be read. The client reads the
+// replies.
 func exchangeKeys(t *testing.T, p pair, f *forger, n, updates, size int) {
 	t.Helper()
 	go io.Copy(io.Discard, p.wire)

@@ -229,7 +229,7 @@ func (c *Conn) writeAll(fd uintptr) (done bool) {
 }
 
 const (
-	// LingerTime is the time for which [Conn.Linger] discards input.
+	// LingerTime is the maximum time that [Conn.Linger] discards input.
 	LingerTime = time.Second
 	// lingerBytes is the maximum number of bytes that are discarded.
 	lingerBytes = 8 << 20
@@ -239,8 +239,8 @@ const (
 )
 
 // Linger closes the write side and discards input for up to LingerTime, so that the client can read
-// the last output before the connection is reset (RFC 9112 section 9.6). invalid is true if the input
-// of the client was invalid. The caller must close the connection.
+// the last output before the connection is reset (RFC 9112 section 9.6). invalid is true if the
+// client's input was invalid. The caller must close the connection.
 func (c *Conn) Linger(invalid bool) {
 	end := time.Now().Add(LingerTime)
 	_ = c.SetDeadline(end)

@@ -100,7 +100,7 @@ func TestReadDeadline(t *testing.T) {
 		if _, err := p.link.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("got %v, want the deadline's error", err)
 		}
-		p.link.SetReadDeadline(time.Now().Add(harness.Patience)) // and the connection is as it was
+		p.link.SetReadDeadline(time.Now().Add(harness.Patience)) // the connection is still usable
 		go p.client.Write([]byte("x"))
 		if n, err := p.link.Read(make([]byte, 10)); n != 1 || err != nil {
 			t.Errorf("after the deadline: got %d, %v, want 1 byte", n, err)
@@ -112,7 +112,7 @@ func TestReadDeadline(t *testing.T) {
 // read.
 func TestWriteWaitsForReader(t *testing.T) {
 	forEachKind(t, func(t *testing.T, p pair) {
-		want := noise(12 << 20) // more than sockets take
+		want := noise(12 << 20) // exceeds all socket buffers
 		again := make(chan struct{})
 		var once sync.Once
 		written := make(chan error, 1)

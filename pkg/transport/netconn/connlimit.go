@@ -31,7 +31,7 @@ import (
 type ConnLimit struct {
 	// OnFull is called if new connections wait because each open connection has a request in flight. It is not
 	// called again until no connection waits. It must not block. It may be nil, and must be set before the first
-	// call of Enter.
+	// call to Enter.
 	OnFull func()
 
 	most   int       // math.MaxInt if there is no limit
@@ -55,9 +55,9 @@ type ConnLimit struct {
 	waited                     time.Duration
 }
 
-// patience is the minimum time between the end of a request and the replacement of its connection, so that a
-// request that is already in transit is served. If patience were longer, clients that open connections continuously
-// could keep other clients waiting.
+// patience is the minimum time from the end of a request until its connection may be replaced, so that a request
+// that is already in transit is served. If patience were longer, clients that open connections continuously could
+// keep other clients waiting.
 //
 // The patience with a connection on which no request was answered is between patience and maxPatience. A client can
 // take longer than patience to send its first request, for example because of a TLS handshake over a slow network.
@@ -458,7 +458,7 @@ func (p *Place) Leave() {
 	}
 	l.admit()
 	if len(l.places) < l.most-l.most/8 {
-		l.scan = scan{} // releases the connections in it
+		l.scan = scan{} // releases the connections that the scan refers to
 	}
 }
 

@@ -198,8 +198,8 @@ func TestActiveConnectionIsNotClosed(t *testing.T) {
 	})
 }
 
-// An incomplete header section on a connection with a running stream does not allow the replacement
-// of the connection.
+// A connection with a running stream must not be replaced, even if it also has an incomplete header
+// section.
 func TestActiveConnectionIsNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 1)
@@ -254,7 +254,7 @@ func TestRandomConnectionsStayWithinLimit(t *testing.T) {
 					inside = slices.DeleteFunc(inside, func(other *member) bool { return other == c })
 				}
 			}
-			time.Sleep(time.Duration(len(turns)+1) * 2 * time.Second) // for one replacement after the other
+			time.Sleep(time.Duration(len(turns)+1) * 2 * time.Second) // enough time for successive replacements
 			synctest.Wait()
 			for len(turns) > 0 && len(turns[0]) == 1 {
 				inside, waiting, turns = append(inside, waiting[0]), waiting[1:], turns[1:]

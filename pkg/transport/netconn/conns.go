@@ -42,7 +42,7 @@ func (s *Conns[C]) Serve(c C, serve func()) {
 	})
 }
 
-// Each calls do for each connection. do must not block.
+// Each calls the function do for each connection. do must not block.
 func (s *Conns[C]) Each(do func(C)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *Conns[C]) Each(do func(C)) {
 	}
 }
 
-// Wait returns when all calls of serve have returned.
+// Wait returns when all calls to serve have returned.
 func (s *Conns[C]) Wait() { s.serving.Wait() }
 
 // Shutdown retires all connections and returns when wait has returned. If ctx is canceled before that,

@@ -24,7 +24,7 @@ func TestExchangeDoesNotAllocate(t *testing.T) {
 				p.link.Write(response)
 				io.ReadFull(p.client, client[:len(response)])
 			})
-			if c.kind != "TCP" { // the client's record is one, too
+			if c.kind != "TCP" { // the record that the client writes also needs an allocation
 				got /= 2
 			}
 			if got > c.most {

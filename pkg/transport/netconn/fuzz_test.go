@@ -14,21 +14,22 @@ import (
 )
 
 const (
-	mostSteps   = 40  // of a script
-	mostPieces  = 500 // in which a script is sent
-	mostUseless = 15  // messages in a row without content; crypto/tls bears one more
+	mostSteps   = 40  // maximum number of steps in a script
+	mostPieces  = 500 // maximum number of pieces in which a script is sent
+	mostUseless = 15  // consecutive messages without content; crypto/tls accepts one more
 )
 
 // A script is the input of a TLS 1.3 client and the content that must be read from it.
 type script struct {
 	sent, content []byte
-	mayEnd        bool // more messages without content than the limit: the content may be truncated
+	mayEnd        bool // there are more messages without content than the limit, so the content may be truncated
 	ended         bool // by close_notify
 	broken        bool // the input after a fault is invalid
 	settled       bool // the last message was content
 }
 
-// newScript reads three bytes for each step: what is sent, and how long it is.
+// newScript reads three bytes for each step: one for the type of the message, and two for its
+// length.
 func newScript(f *forger, steps []byte) (s script) {
 	const alert, handshake, data, keyUpdate = 21, 22, 23, 24
 	useless := 0
@@ -48,7 +49,7 @@ func newScript(f *forger, steps []byte) (s script) {
 		case 4, 5: // without and with a request
 			s.sent = append(s.sent, f.record(handshake, []byte{keyUpdate, 0, 0, 1, what - 4})...)
 			f.update()
-		case 6: // a message that does not end
+		case 6: // an incomplete message
 			s.sent = append(s.sent, f.record(handshake, append([]byte{keyUpdate, 0, 0xff, 0}, noise(length%(16<<10-4))...))...)
 			s.broken = true
 		case 7:

@@ -79,7 +79,7 @@ type handshake struct {
 	timer      *time.Timer // calls expire
 }
 
-// start waits until h can start. It returns an error if the queue is full or ctx ends.
+// start waits until h can start. It returns an error if the queue is full or ctx is done.
 func (h *handshake) start(ctx context.Context) (err error) {
 	s := h.server
 	h.slot, err = s.slots.Acquire(ctx, fair.Request{Client: h.conn.Client(), End: func() bool {
@@ -126,9 +126,9 @@ func (h *handshake) pause() {
 	h.waiting(false, h.answered)
 }
 
-// stalled returns the total time for which the handshake has waited for the client. It returns 0 if the handshake
-// does not wait for the client, or if a message has arrived and was not read. In the second case, the process lacks
-// CPU time.
+// stalled returns the total time that the handshake has waited for the client. It returns 0 if the handshake does
+// not wait for the client, or if a message has arrived and was not read. In the second case, the process lacks CPU
+// time.
 func (h *handshake) stalled(now time.Time) time.Duration {
 	if h.ended.Load() || h.reading.Load() && !h.conn.Silent() {
 		return 0

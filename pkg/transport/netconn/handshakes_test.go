@@ -32,7 +32,7 @@ func newShaker(t *testing.T, s *netconn.Server) shaker {
 				continue
 			}
 			running.Go(func() {
-				_ = shake(l, s) // the client knows
+				_ = shake(l, s) // the client reports the error
 				_ = l.Cut()
 			})
 		}

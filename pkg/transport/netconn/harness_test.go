@@ -133,7 +133,7 @@ func newPairOf(t testing.TB, config *tls.Config, server *netconn.Server) pair {
 	return p
 }
 
-// kinds are the client configurations of all kinds of connections.
+// kinds contains the client configurations for all kinds of connections.
 var kinds = map[string]*tls.Config{
 	"TCP":     nil,
 	"TLS 1.2": {MaxVersion: tls.VersionTLS12},

@@ -17,7 +17,7 @@ type Listeners struct {
 
 	mu      sync.Mutex
 	all     []net.Listener
-	serving sync.WaitGroup // counts calls of Add without Done
+	serving sync.WaitGroup // counts calls to Add without Done
 }
 
 // NewListeners returns an empty set.

@@ -17,8 +17,8 @@ const (
 )
 
 // DialLoopback connects to the port of address on 127.0.0.1. If that fails, it connects to the port on [::1]. The
-// host of address is ignored. The signature is that of [net.Dialer.DialContext], so that [net/http.Transport] can
-// use it.
+// host of address is ignored. The signature is the same as for [net.Dialer.DialContext], so that
+// [net/http.Transport] can use it.
 func DialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {

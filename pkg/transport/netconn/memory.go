@@ -66,15 +66,15 @@ const (
 	// clockInterval is the minimum time between two updates of the clock.
 	clockInterval = 100 * time.Millisecond
 	// maxClockInterval is the maximum time between two updates of the clock. If it is exceeded, the time
-	// of the previous calls of Add, Sub and Progress is unknown.
+	// of the previous calls to Add, Sub and Progress is unknown.
 	maxClockInterval = 2 * clockInterval
-	// closingFraction is the budget divided by the number of bytes by which the sum can exceed it
-	// while connections are being closed.
+	// While connections are being closed, the sum may exceed the budget by up to
+	// budget/closingFraction bytes.
 	closingFraction = 4
 	// skippedScans is the number of additions above the trigger that do not scan the accounts after a scan has
 	// found no connection to close.
 	skippedScans = 64
-	// awaitTime is the maximum time for which Await and AwaitLimit wait. Other requests usually release
+	// awaitTime is the maximum time that Await and AwaitLimit wait. Other requests usually release
 	// memory within milliseconds.
 	awaitTime = time.Second
 	// minPoll and maxPoll are the minimum and maximum time between two checks of a waiting connection.
@@ -94,7 +94,7 @@ type Budget struct {
 	urgent  atomic.Int64 // sum at which reclaim is called even if skips is positive
 	begin   time.Time
 	clock   atomic.Int64 // nanoseconds since begin; updated when an account is opened or closed, and by reclaim
-	skips   atomic.Int64 // number of additions above trigger and up to urgent before the next call of reclaim
+	skips   atomic.Int64 // number of additions above trigger and up to urgent before the next call to reclaim
 
 	mu       sync.Mutex
 	before   int64 // previous value of clock
@@ -442,7 +442,7 @@ func (b *Budget) victim(sum, now int64) *Account {
 	return next.account
 }
 
-// A survey is the result of a comparison of all connections, except those that are being closed.
+// A survey is the result of comparing all connections, except those that are being closed.
 type survey struct {
 	stalled *Account // connection with the longest stall time; nil if it is less than stalledTime
 	large   heaviest // of the connections with more than medium bytes, or with more than small bytes and no progress

@@ -131,13 +131,13 @@ func TestSharedConnectionIsNotClosed(t *testing.T) {
 			admitted++
 		}
 	}
-	const charged = limit / chargedFraction // by the connections themselves
+	const charged = limit / chargedFraction // memory that the connections themselves use
 	if want := (limit-charged)/request - shared; admitted != want {
 		t.Errorf("got %d requests of other connections, want %d", admitted, want)
 	}
 	all[1].Add(small) // exceeds the limit
 	harness.Until(t, "the connection with the most memory is closed", func() bool {
-		all[1].Add(1) // not each addition scans the accounts
+		all[1].Add(1) // not every addition scans the accounts
 		return closed(1)
 	})
 	harness.Equal(t, closed(0), false, "shared connection is closed")
@@ -326,9 +326,9 @@ func TestAwaitWaitsForMemory(t *testing.T) {
 
 func TestAwaitLimitWaitsForRelease(t *testing.T) {
 	for name, test := range map[string]struct {
-		used     int           // by the other connection, in bytes
+		used     int           // usage of the other connection, in bytes
 		released bool          // the other connection is closed after awaitTime / 2
-		want     time.Duration // of the wait, with an error of maxPoll
+		want     time.Duration // duration of the wait, with a tolerance of maxPoll
 	}{
 		"sum is at the limit":    {1 << 20, false, 0},
 		"memory is released":     {2 << 20, true, awaitTime / 2},

@@ -78,7 +78,7 @@ func TestInvalidRecordIsRecorded(t *testing.T) {
 	}
 }
 
-// An alert of the client ends the connection without an error of the client.
+// An alert from the client ends the connection and is not recorded as a client error.
 func TestAlertAfterHandshakeIsNotRecorded(t *testing.T) {
 	bounds := bound.NewRecorder()
 	p := newPairOf(t, kinds["TLS 1.3"], recordingServer(0, bounds))

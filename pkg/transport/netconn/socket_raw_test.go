@@ -25,7 +25,7 @@ func TestWriteNowFillsPipe(t *testing.T) {
 	if n == 0 || n == len(buf) {
 		t.Errorf("got %d of %d bytes, want some", n, len(buf))
 	}
-	if n := netconn.WriteNow(uintptr(fds[1]), buf); n != 0 { // and it returns
+	if n := netconn.WriteNow(uintptr(fds[1]), buf); n != 0 { // must not block
 		t.Errorf("of a full pipe: got %d, want 0", n)
 	}
 	syscall.Close(fds[0])

@@ -47,7 +47,7 @@ const (
 	replyBatch = 4 << 10
 )
 
-// MaxRecord is the maximum length of the content of a record in bytes.
+// MaxRecord is the maximum length of a record's content in bytes.
 const MaxRecord = 16 << 10
 
 // MaxUnsent is the maximum number of unsent encrypted bytes, including replies to TLS messages from a client that
@@ -60,7 +60,7 @@ var (
 	errNoContent     = errors.New("tls: too many messages without content")
 )
 
-// Values of the Op of the *net.OpError that crypto/tls returns for an alert.
+// Values of the field Op in the *net.OpError that crypto/tls returns for an alert.
 const (
 	localError  = "local error"  // an alert from the server
 	remoteError = "remote error" // an alert from the client
@@ -73,7 +73,7 @@ const (
 	largeOut = encryptAtOnce + encryptAtOnce/MaxRecord*recordOverhead
 )
 
-// Server is the shared state of the TLS connections of a listener. It is safe for concurrent use.
+// Server is the state that all TLS connections of a listener share. It is safe for concurrent use.
 type Server struct {
 	config     *tls.Config
 	recordTime time.Duration // maximum time to wait for the rest of a record or message

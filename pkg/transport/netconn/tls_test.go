@@ -162,8 +162,8 @@ func TestFailedHandshakeIsRecorded(t *testing.T) {
 	}
 }
 
-// failedHandshake calls end after the client has received the beginning of the first flight of the server. The
-// handshake must then fail. failedHandshake returns the recorded events.
+// failedHandshake calls the function end after the client has received the beginning of the server's first
+// flight. The handshake must then fail. failedHandshake returns the recorded events.
 func failedHandshake(t *testing.T, end func(client *net.TCPConn, l *netconn.Conn)) []bound.State {
 	t.Helper()
 	bounds := bound.NewRecorder()
@@ -286,7 +286,7 @@ func TestManyHandshakesSucceed(t *testing.T) {
 	s := newServer()
 	s.SetTimeout(harness.Patience)
 	var clients sync.WaitGroup
-	for range 300 { // more than go on at once
+	for range 300 { // more than can run concurrently
 		clients.Go(func() { newPairOf(t, kinds["TLS 1.3"], s) })
 	}
 	clients.Wait()
@@ -315,7 +315,7 @@ func TestOnlyCutOmitsCloseNotify(t *testing.T) {
 			}
 			before := p.wire.bytesRead()
 			harness.NoError(t, c.end(p.link))
-			io.Copy(io.Discard, p.wire) // to its end
+			io.Copy(io.Discard, p.wire) // until the connection ends
 			if got := p.wire.bytesRead() > before; got != c.goodbye {
 				t.Errorf("got a close_notify %t, want %t", got, c.goodbye)
 			}
@@ -476,7 +476,8 @@ func TestReaderSendsKeyUpdateResponse(t *testing.T) {
 // the memory.
 func TestUnreadTLSRepliesCloseConnection(t *testing.T) {
 	p, f := forged(t)
-	// Full soon, but not so small that the kernel drops what acknowledges the client's bytes.
+	// The buffers fill quickly, but are large enough that the kernel does not drop acknowledgments of the
+	// client's bytes.
 	_ = p.wire.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
 	_ = p.link.TCP().SetWriteBuffer(16 << 10)
 	const handshake, keyUpdate, requested = 22, 24, 1

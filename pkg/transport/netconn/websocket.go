@@ -67,7 +67,7 @@ func webSocketSize(head []byte) (int64, bool) {
 	return int64(size) + payload, true
 }
 
-// Write writes bytes of the frames that the server sends. It discards all bytes after the Close frame.
+// Write writes some bytes of the frames that the server sends. It discards all bytes after the Close frame.
 func (c *WebSocket) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

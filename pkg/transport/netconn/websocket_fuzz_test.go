@@ -21,11 +21,11 @@ func FuzzGoAway(f *testing.F) {
 		c.GoAway()
 		write(t, c, frames[asked:], piece)
 
-		at := 0 // first boundary between two frames at or after asked
+		at := 0 // first boundary between two frames at or after the offset asked
 		for at < asked {
 			size := frameSize(frames[at:])
 			if size > uint64(len(frames)-at) {
-				at = -1 // it has not ended
+				at = -1 // the last frame is incomplete
 				break
 			}
 			at += int(size)

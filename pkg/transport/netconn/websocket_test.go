@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// sink is a connection that keeps what is written.
+// sink is a connection that stores the written bytes.
 type sink struct {
 	net.Conn
 	bytes.Buffer

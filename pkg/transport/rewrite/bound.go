@@ -16,9 +16,9 @@ var (
 	ErrHeadTooLarge = errors.New("response header too large")
 )
 
-// RecordRefusal records the bound or the client error because of which the header section of a request is rejected
-// with the given status. peer is the address of the client. err is the error returned by the parser. It may be nil
-// only if status is 431.
+// RecordRefusal records why the header section of a request is rejected with the given status, which is a bound or
+// a client error. peer is the address of the client. err is the error returned by the parser. It may be nil only
+// if status is 431.
 func RecordRefusal(bounds *bound.Recorder, peer string, status int, err error) {
 	name, ok := clientBound(err)
 	switch {
@@ -31,8 +31,8 @@ func RecordRefusal(bounds *bound.Recorder, peer string, status int, err error) {
 	}
 }
 
-// requestBound returns the bound because of which a request ended with err. ok is false if the request did not end
-// because of a bound.
+// requestBound returns the bound that ended a request with err. ok is false if the request did not end because of
+// a bound.
 func requestBound(err error) (name bound.Name, ok bool) {
 	switch transport.FaultOf(err) {
 	case transport.FaultBodyStall:
@@ -60,7 +60,7 @@ func EndForward(result *transport.Result, costly bool, bounds *bound.Recorder, p
 }
 
 // ClosedFor returns FaultOverloaded if err has the fault FaultClientGone and costly is true. Otherwise, it returns
-// err. costly reports whether the sidecar closed the connection of the client because of the memory budget.
+// err. costly reports whether the sidecar closed the client's connection because of the memory budget.
 func ClosedFor(err error, costly bool) error {
 	if costly && transport.FaultOf(err) == transport.FaultClientGone {
 		return transport.FaultOverloaded
@@ -68,8 +68,8 @@ func ClosedFor(err error, costly bool) error {
 	return err
 }
 
-// clientBound returns the bound because of which the parser of a request returned err. ok is false if err is not
-// caused by a bound.
+// clientBound returns the bound that made the parser of a request return err. ok is false if err is not caused
+// by a bound.
 func clientBound(err error) (name bound.Name, ok bool) {
 	switch wordOf(err) {
 	case wire.WordTooManyFields, wire.WordListTooLong, wire.WordConnection:

@@ -10,8 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// A Client is the source of the request of a [Call]. All methods are called by the goroutine that makes the call
-// and reads the response.
+// A Client is the sender of a [Call]'s request. All methods are called by the goroutine that makes the call and
+// reads the response.
 type Client interface {
 	Sending()            // a connection exists and the request is sent next; called again for each retry
 	Info(*wire.Response) // an informational response arrived; the argument is valid only during the call

@@ -96,8 +96,8 @@ func writeValue(b *strings.Builder, s string) {
 	b.WriteString(s)
 }
 
-// WithoutOurs removes the member of the sidecar from a Proxy-Status value of the user container, so
-// that only the sidecar can set it. It keeps the other members (RFC 9209 section 2; RFC 9651
+// WithoutOurs removes the sidecar's member from a Proxy-Status value that the user container sent,
+// so that only the sidecar can set it. It keeps the other members (RFC 9209 section 2; RFC 9651
 // section 3.1).
 func WithoutOurs(proxyStatus string) string {
 	kept := make([]string, 0, 2)

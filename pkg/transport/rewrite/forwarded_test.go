@@ -290,7 +290,7 @@ func TestWithoutOursWithSplitQuotedString(t *testing.T) {
 	}
 }
 
-// namesOf returns the names of the members of a list. It shares no code with Members.
+// namesOf returns the names of all members in a list. It shares no code with Members.
 func namesOf(list string) (names []string) {
 	for list != "" {
 		end := 0

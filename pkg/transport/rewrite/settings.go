@@ -13,7 +13,7 @@ const AnswerTimeout = 5 * time.Second
 
 // ServerSettings contains the settings of the engines.
 type ServerSettings struct {
-	// MaxHeaderBytes is the maximum length of the header section of a request in bytes. For HTTP/2, it applies to the
+	// MaxHeaderBytes is the maximum length of a request header section in bytes. For HTTP/2, it applies to the
 	// decoded header section. A request with a longer header section is rejected with 431.
 	MaxHeaderBytes int
 
@@ -35,6 +35,6 @@ type ServerSettings struct {
 	ServerTiming bool                // add Server-Timing to responses
 	AppHost      string              // Host for requests without a host
 	Memory       *netconn.Budget     // memory budget of all requests; nil means no limit
-	Bounds       *bound.Recorder     // records the bounds that clients exceed; nil: events are not recorded
+	Bounds       *bound.Recorder     // records the bounds that clients exceed; nil means that events are not recorded
 	WebSockets   *netconn.WebSockets // set of open WebSocket connections; may be nil
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The HTTP/2 server of Go runs 250 handlers at a time. It closes the connection if 1000 more requests wait
-// for a handler, even if their streams were reset.
+// Go's HTTP/2 server runs 250 handlers at a time. It closes the connection if 1000 more requests wait for
+// a handler, even if their streams were reset.
 func TestCanceledRequestsDoNotCloseSharedConnection(t *testing.T) {
 	const abandoned = 1600
 	release := make(chan struct{})

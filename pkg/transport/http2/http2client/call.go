@@ -43,7 +43,7 @@ type Call struct {
 	uncredited int // number of bytes to credit when held is empty
 	trailer    []wire.Field
 
-	headSize   int // size of the header section of the final response in bytes (RFC 9113 section 6.5.2)
+	headSize   int // size in bytes of the final response's header section (RFC 9113 section 6.5.2)
 	headMemory netconn.HeadMemory
 	waiting    int // bytes charged to Memory for infos and for a long header section; guarded by mu
 }
@@ -93,7 +93,7 @@ func (c *Call) reset() {
 	}
 }
 
-// Abort makes the running Do or Next return an error with the fault [transport.FaultAborted]. Later calls of Do and
+// Abort makes the running Do or Next return an error with the fault [transport.FaultAborted]. Later calls to Do and
 // Next also return this error until Begin is called. Abort is safe for concurrent use.
 func (c *Call) Abort() {
 	c.mu.Lock()

@@ -34,7 +34,7 @@ type Settings struct {
 	// MaxConns is the maximum number of connections. 0 means maxConns.
 	MaxConns int
 
-	// MaxHeaderBytes is the maximum size of the header section of a response in bytes (RFC 9113 section
+	// MaxHeaderBytes is the maximum size, in bytes, of a response header section (RFC 9113 section
 	// 6.5.2). 0 means maxHead.
 	MaxHeaderBytes int
 
@@ -59,7 +59,7 @@ const (
 	idleTimeout = 10 * time.Second
 	// lastIdleTimeouts is the number of idle timeouts after which the last connection is closed.
 	lastIdleTimeouts = 9
-	// settleTimeout is the maximum time for which the client waits for the SETTINGS of a new connection
+	// settleTimeout is the maximum time that the client waits for the SETTINGS of a new connection
 	// before it uses the connection. SETTINGS contain the maximum number of streams.
 	settleTimeout = time.Second
 	// silenceChecks is the number of checks for silent connections during Settings.Silence. The first request in
@@ -183,7 +183,7 @@ func (c *Client) remove(n *clientConn) {
 func (c *Client) signalRoom() {
 	select {
 	case c.room <- struct{}{}:
-	default: // the last value was not received yet
+	default: // the last value has not been received yet
 	}
 }
 

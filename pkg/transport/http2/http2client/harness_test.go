@@ -123,7 +123,7 @@ func dialer(a *app) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// An origin records the calls of its methods.
+// An origin records the calls to its methods.
 type origin struct {
 	sends   int
 	infos   []int

@@ -17,7 +17,7 @@ type barrier struct {
 	pinged    uint64 // Conn.received when the last PING was sent
 	unacked   int    // SETTINGS frames that the server has not acknowledged
 
-	recent []time.Time // times of the RST_STREAM frames of the last recentTime, oldest first
+	recent []time.Time // times of the RST_STREAM frames in the last recentTime, oldest first
 
 	resets float64   // RST_STREAM frames sent, less resetRate per second
 	since  time.Time // time of the last RST_STREAM
@@ -47,10 +47,10 @@ const (
 	replaceTime = time.Second
 )
 
-// refused handles the reset of a client's stream by the server. If the server rejects new streams because of
-// earlier streams, the connection is replaced. For example, Node rejects new streams with ENHANCE_YOUR_CALM after
-// 10 MB of canceled responses, until the connection is closed. refused reports whether the connection accepts no
-// more streams.
+// refused handles a client stream that the server has reset. If the server rejects new streams because of earlier
+// streams, the connection is replaced. For example, Node rejects new streams with ENHANCE_YOUR_CALM after 10 MB
+// of canceled responses, until the connection is closed. refused reports whether the connection accepts no more
+// streams.
 func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	if !c.config.Client {
 		return false
@@ -130,8 +130,8 @@ func (c *Conn) passBarrier() {
 	}
 }
 
-// nearlyFull reports whether streams are abandoned, and the open and abandoned streams are at least half of the
-// limit of the server. c.mu must be held.
+// nearlyFull reports whether streams are abandoned, and the number of open and abandoned streams is at least
+// half of the server's limit. c.mu must be held.
 func (c *Conn) nearlyFull() bool {
 	return c.maxStreamsReceived && c.barrier.abandoned > 0 && 2*(len(c.streams)+c.barrier.abandoned) >= int(c.maxStreams)
 }

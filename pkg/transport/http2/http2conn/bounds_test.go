@@ -45,7 +45,7 @@ func TestControlFramesForLittleContentCloseConnection(t *testing.T) {
 	p.expect("GOAWAY 1 ENHANCE_YOUR_CALM")
 }
 
-// The HTTP/2 client of Go receives content in frames of 16 KB and may send WINDOW_UPDATE frames for it after the
+// Go's HTTP/2 client receives content in frames of 16 KB and may send WINDOW_UPDATE frames for it after the
 // stream has ended.
 func TestWindowUpdatesAfterResponsesPass(t *testing.T) {
 	const streams, updates = 1000, 40
@@ -226,8 +226,8 @@ func TestConnectionIsReplacedAfterManyResets(t *testing.T) {
 	p.expect("end")
 }
 
-// The HTTP/2 server of Go closes a connection if its handlers run for all streams and four times as
-// many requests wait.
+// Go's HTTP/2 server closes a connection if its handlers run for all streams and four times as many
+// requests wait.
 func TestConnectionIsReplacedWithoutResponses(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})

@@ -21,7 +21,7 @@ func recorded(config http2conn.Config) http2conn.Config {
 	return config
 }
 
-// wantBounds checks that exactly the bounds with these names have events.
+// wantBounds checks that events were recorded for exactly the bounds with these names.
 func wantBounds(t testing.TB, r *bound.Recorder, names ...bound.Name) {
 	t.Helper()
 	var got []bound.Name

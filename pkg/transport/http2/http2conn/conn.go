@@ -24,7 +24,7 @@ type Config struct {
 	ConnWindow   int              // window of the connection for received content, in bytes
 	MaxStreams   int              // maximum number of open streams of the peer, which is advertised; 0 for a client
 	MaxHeadBytes int              // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
-	HeadTimeout  time.Duration    // maximum time to receive the rest of a header block or non-DATA frame; 0: no limit
+	HeadTimeout  time.Duration    // maximum time to receive the rest of a header block or non-DATA frame; 0 means no limit
 	SendTimeout  time.Duration    // maximum time to wait until the peer reads more output; 0 means no limit
 	Connect      bool             // enables extended CONNECT (RFC 8441)
 	Buffers      *netconn.Buffers // returned by NewBuffers
@@ -94,7 +94,7 @@ const (
 	// unknownMost is the maximum number of open streams if the peer has not advertised a limit. RFC 9113 section
 	// 6.5.2 recommends that peers accept at least this number.
 	unknownMost = 100
-	// throttleTime is the delay after a read of readSize bytes on a connection that holds more than
+	// throttleTime is the delay after reading readSize bytes from a connection that holds more than
 	// its share of the memory budget.
 	throttleTime = 100 * time.Millisecond
 	// tlsRecords is the number of records that crypto/tls may buffer: the current one and part of the
@@ -136,7 +136,7 @@ type Conn struct {
 	settingsArrived  chan struct{} // closed when settingsReceived is set
 	unannounced      int           // DATA bytes received since the last WINDOW_UPDATE of the connection
 	toFlush          []*Conn       // connections to flush after the input was handled
-	refusalErr       error         // error of the last call of Refuse
+	refusalErr       error         // error of the last call to Refuse
 	budget           budget
 	inputBytes       int // bytes of incomplete input in config.Memory
 
@@ -163,8 +163,8 @@ type Conn struct {
 	longOut            int       // bytes charged to config.Memory for an out that is longer than pooled buffers
 	replies            int       // number of bytes in out that reply to frames from the peer
 	sent               uint64    // number of useful frames added to out; see budget.go
-	takes              int       // number of calls of takeOut that returned output
-	openWaits          bool      // Open has returned ErrBusy since the last call of takeOut
+	takes              int       // number of calls to takeOut that returned output
+	openWaits          bool      // Open has returned ErrBusy since the last call to takeOut
 	flushing           bool      // a writer is active
 	written            sync.Cond // signals that flushing is false
 	window             int       // number of content bytes that this side may send on the connection
@@ -257,11 +257,11 @@ func (c *Conn) signalRoom() {
 	}
 	select {
 	case c.config.Room <- struct{}{}:
-	default: // the last value was not received yet, or no goroutine waits for it
+	default: // the last value has not been received yet, or no goroutine waits for it
 	}
 }
 
-// NoRoom reports whether every call of Open returns ErrFull. If it returns false, Open can still fail.
+// NoRoom reports whether every call to Open returns ErrFull. If it returns false, Open can still fail.
 // NoRoom is cheaper than Open.
 func (c *Conn) NoRoom() bool { return c.noRoom.Load() }
 
@@ -548,7 +548,7 @@ func (c *Conn) frames(b []byte) (rest []byte, err error) {
 	return nil, nil
 }
 
-// payload returns the length of the payload of the first frame in b, in bytes.
+// payload returns the payload length, in bytes, of the first frame in b.
 func payload(b []byte) int { return int(b[0])<<16 | int(b[1])<<8 | int(b[2]) }
 
 // whole reports whether b begins with a complete frame.
@@ -741,8 +741,8 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// linger writes the pending output and lets the peer read it before the connection is closed. After an error of the
-// peer, linger waits at most netconn.LingerTime. Otherwise Config.SendTimeout applies.
+// linger writes the pending output and lets the peer read it before the connection is closed. If the peer made an
+// error, linger waits at most netconn.LingerTime. Otherwise Config.SendTimeout applies.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
 		c.link.SetDeadline(time.Now().Add(netconn.LingerTime))

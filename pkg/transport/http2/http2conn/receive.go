@@ -71,7 +71,7 @@ func (c *Conn) refuseData(s *Stream) error {
 	return c.streamError(s, code, "unexpected DATA")
 }
 
-// streamError resets an open stream because of an error of the peer.
+// streamError resets an open stream because the peer made an error.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
 	// The budget is reduced by the credit that the stream has earned, because work on its request may continue
 	// after the reset. Otherwise a peer that causes resets could start more work than its streams allow
@@ -327,7 +327,7 @@ func (c *Conn) priorityFrame(id uint32, p []byte) error {
 	return c.countControl(1)
 }
 
-// endStream resets a stream because of an error of the peer, even if the stream is not open.
+// endStream resets a stream because the peer made an error, even if the stream is not open.
 func (c *Conn) endStream(id uint32, code Code, text string) error {
 	if s, _ := c.find(id); s != nil {
 		return c.streamError(s, code, text)

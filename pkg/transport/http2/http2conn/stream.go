@@ -95,7 +95,7 @@ var (
 	errEnding = errors.New("http2: the connection is closing")
 )
 
-// ErrUnsent is joined to the error of a client's stream if the connection failed before any byte of the
+// ErrUnsent is joined to the error of a client stream if the connection failed before any byte of the
 // request was written.
 var ErrUnsent = errors.New("http2: nothing was sent")
 
@@ -255,7 +255,7 @@ func (s *Stream) Waits() bool {
 }
 
 // Dropped reports whether the stream ended while output was pending. The result is valid after Waits has returned
-// false, even if the owner's Failed method was not called yet.
+// false, even if the owner's Failed method has not been called yet.
 func (s *Stream) Dropped() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
