@@ -26,7 +26,7 @@ type Observation struct {
 	Reason   Reason // why the request failed; OK if the response was forwarded completely
 
 	// Result is the result of the exchange with the user container. If the sidecar responded, Status and
-	// Out describe the response of the sidecar. Err is nil if Reason describes the failure completely.
+	// Out describe the response from the sidecar. Err is nil if Reason describes the failure completely.
 	transport.Result
 }
 
@@ -34,7 +34,7 @@ type Observation struct {
 const maxShown = 512
 
 // Shown returns a copy of a string from a client for logs and pages. The copy has at most 512 bytes, and
-// characters that are not printable are replaced.
+// nonprintable characters are replaced.
 func Shown(s string) string { return message.Excerpt(s, maxShown) }
 
 // AppFailed reports whether the response from the user container is an error, according to the HTTP

@@ -20,7 +20,7 @@ const (
 	AppUnreachable              // the user container does not accept connections on its port
 	Local                       // the sidecar has no file descriptor, no local port or no memory for a connection to the user container
 	AppReset                    // the user container closed the connection before the response was complete
-	AppGarbage                  // the response of the user container is not valid HTTP
+	AppGarbage                  // the response from the user container is not valid HTTP
 	BadRequest                  // the request is not valid HTTP or not allowed
 	TooLarge                    // the request body exceeds the configured limit
 	HeadTooLarge                // the header section of the request is longer than the user container accepts

@@ -27,7 +27,7 @@ type proof struct {
 	limit  string // the bound with the default settings
 	attack string // the attack that the bound stops
 	peer   string // the heaviest legitimate peer that we know
-	margin int    // ratio of the bound to this peer; 0: none
+	margin int    // ratio of the bound to this peer; 0 means none
 	reason string // reason for a margin below minMargin; "" for other margins
 
 	attackTest, peerTest test

@@ -24,7 +24,7 @@ const (
 // An Event reports one or more events for the same bound or client error.
 type Event struct {
 	Name  Name
-	Peer  string // address of the peer of the latest event
+	Peer  string // peer address in the latest event
 	Error string // error of the latest event; empty for a bound
 	Count uint64 // number of events since the last report, 1 or more
 }
@@ -35,7 +35,7 @@ type State struct {
 	Closes Object
 	Count  uint64    // number of events, 1 or more
 	Recent uint64    // number of these events in the last hour
-	Peer   string    // address of the peer of the latest event
+	Peer   string    // peer address in the latest event
 	Error  string    // error of the latest event; empty for a bound
 	Last   time.Time // time of the latest event
 }
@@ -126,7 +126,7 @@ func (r *Recorder) report(now time.Time, report func(Event)) (next time.Duration
 	return next
 }
 
-// slotAt returns the number of the slot that contains now.
+// slotAt returns the number of the slot for a time.
 func (r *Recorder) slotAt(now time.Time) int { return int(now.Sub(r.start) / slotTime) }
 
 // add adds an event and reports whether it is the first event since the last report.
@@ -157,7 +157,7 @@ func (b *record) take(now time.Time) (e Event, wait time.Duration) {
 	return e, 0
 }
 
-// advance clears the slots between the latest slot and slot. b.mu must be held.
+// advance clears the slots after the latest slot, up to the slot with the given number. b.mu must be held.
 func (b *record) advance(slot int) {
 	for i := max(b.slot, slot-slots) + 1; i <= slot; i++ {
 		b.slots[i%slots] = 0

@@ -57,7 +57,7 @@ func TestNilRecorderRecordsNothing(t *testing.T) {
 }
 
 // runRecorder returns a Recorder that runs until stop is called. next waits until all
-// goroutines are idle and returns the reports since the last call of next.
+// goroutines are idle and returns the reports since the last call to next.
 func runRecorder(t *testing.T) (r *bound.Recorder, next func() []bound.Event, stop func()) {
 	r = bound.NewRecorder()
 	reports := make(chan bound.Event, 10)

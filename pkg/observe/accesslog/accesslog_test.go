@@ -404,7 +404,7 @@ func TestOtherWritersDoNotSplitLines(t *testing.T) {
 	}
 }
 
-// writes counts calls of Write.
+// writes counts calls to Write.
 type writes struct {
 	harness.Buffer
 	n atomic.Int32
@@ -484,7 +484,7 @@ func FuzzJSONLine(f *testing.F) {
 	})
 }
 
-// checkHost compares a value with the result of encoding/json, which replaces each byte of invalid UTF-8 by U+FFFD.
+// checkHost compares a value with the result of encoding/json, which replaces each byte of invalid UTF-8 with U+FFFD.
 func checkHost(t *testing.T, got any, host string) {
 	t.Helper()
 	b, err := json.Marshal(host)

@@ -100,7 +100,7 @@ func (l *Log) appendTime(b []byte, t time.Time) []byte {
 }
 
 // appendMillis appends a duration in milliseconds with three decimal places. A negative duration, which may be caused
-// by a change of the clock, is written as 0.
+// by a change to the clock, is written as 0.
 func appendMillis(b []byte, d time.Duration) []byte {
 	us := max(d, 0) / time.Microsecond
 	b = strconv.AppendInt(b, int64(us/1000), 10)

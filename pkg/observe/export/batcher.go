@@ -133,7 +133,7 @@ func (b *Batcher[T]) Close(ctx context.Context) (lost uint64, err error) {
 	return lost, context.Cause(ctx)
 }
 
-// run writes batches until Close. During traffic, only the end of a delay wakes the goroutine, because
+// run writes batches until Close. During traffic, the goroutine wakes only when a delay ends, because
 // a wakeup for each message costs more than the message.
 func (b *Batcher[T]) run() {
 	defer close(b.done)

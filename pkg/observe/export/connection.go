@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Limits for the response of a collector. A faulty or hostile collector must not use up the memory
-// and CPU time that requests need.
+// Limits for the response from a collector. A faulty or hostile collector must not use up the
+// memory and CPU time that requests need.
 const (
 	maxHead        = 64 << 10  // header of a response, with all 1xx responses and the trailers, in bytes
 	maxAnswer      = 64 << 10  // response body in bytes

@@ -27,7 +27,7 @@ func silent(c *harness.AppConn) {
 	c.Hang()
 }
 
-// says returns a function that writes text.
+// says returns a function that sends text.
 func says(text string) func(io.Writer) error {
 	return func(w io.Writer) error {
 		_, err := io.WriteString(w, text)

@@ -23,7 +23,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// A Protocol is a protocol for sending telemetry. The values are those of the Knative
+// A Protocol is a protocol for sending telemetry. The values are the same as in the Knative
 // configuration.
 type Protocol string
 
@@ -311,8 +311,8 @@ func plainError(err error) error {
 	return err
 }
 
-// shortError truncates an error for the log. net/http errors quote the response of the collector,
-// and certificate errors list all names of the certificate.
+// shortError truncates an error for the log. net/http errors quote the response from the
+// collector, and certificate errors list all names of the certificate.
 func shortError(err error) error {
 	if s := err.Error(); len(s) > MaxText {
 		return errors.New(Text(s))

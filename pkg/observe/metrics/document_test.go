@@ -22,8 +22,8 @@ var update = flag.Bool("update", false, "write the generated files")
 
 const guide = "../../../docs/metrics.md"
 
-// everything returns a Metrics in which each metric of the set has a series. The sets default and all include
-// the metric of merged scrapes.
+// everything returns a Metrics in which each metric of the set has a series. The sets "default" and "all"
+// include the metric of merged scrapes.
 func everything(t *testing.T, names string) *Metrics {
 	t.Helper()
 	o := options(names)
@@ -118,7 +118,7 @@ func nameList(all []shown) string {
 	return code(names)
 }
 
-// memStatsPrefix is the prefix of the metrics of memStats.
+// memStatsPrefix is the prefix of the metrics in memStats.
 const memStatsPrefix = "revision_go_"
 
 func withoutMemStats(all []shown) []shown {

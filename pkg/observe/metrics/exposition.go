@@ -79,7 +79,7 @@ func (x *exposition) family(name string) *appFamily {
 	return f
 }
 
-// suffixes contains the suffixes that the sample names of each type can have after the name of the family.
+// suffixes contains, for each type, the suffixes that sample names can have after the family name.
 var suffixes = map[string][]string{
 	"counter":        {"_total", "_created"},
 	"histogram":      {"_bucket", "_sum", "_count", "_created"},

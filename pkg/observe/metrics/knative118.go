@@ -13,7 +13,7 @@ import (
 // Knative calls this function every 30 s.
 const memStatsInterval = 5 * time.Second
 
-// knative118 contains the metrics of the queue-proxy of Knative up to 1.18.
+// knative118 contains the metrics of Knative's queue-proxy up to version 1.18.
 type knative118 struct {
 	requests *tagTable[series118] // all requests, by route tag and status
 	app      *table[series118]    // requests that got a slot, by status

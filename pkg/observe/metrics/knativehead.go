@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// knativeHead contains the metrics of the queue-proxy of Knative after 1.18. The names are those of the
+// knativeHead contains the metrics of Knative's queue-proxy after version 1.18. The names follow the
 // OpenTelemetry semantic conventions, in the form of the OpenTelemetry exporter for Prometheus.
 //
 // Knative renamed two metrics in 1.19.8, 1.20.1 and 1.21.0 (serving#16290). The set knative-1.19 contains the
@@ -148,8 +148,8 @@ func (k *knativeHead) observe(o *observation.Observation, tag int) {
 	}
 }
 
-// addOTelRuntime adds the metrics of the OpenTelemetry instrumentation of the Go runtime. They are exported
-// in addition to the default collectors of client_golang.
+// addOTelRuntime adds the metrics that OpenTelemetry's instrumentation of the Go runtime exports. They are
+// exported in addition to the default collectors of client_golang.
 func addOTelRuntime(r *registry) {
 	stack, other := runtimeNumber(runtimeStacks), runtimeNumber(runtimeMemory, runtimeReleased, runtimeStacks)
 	r.gauge("go_memory_used_bytes", "Memory of the Go runtime.", func(add func(float64, ...string)) {

@@ -121,7 +121,7 @@ func otherMethod() []int {
 	return slices.Repeat([]int{len(otelMethods) - 1}, len(otelMethods))
 }
 
-// firstsOfClass returns, for each element of statuses, the index of the first status code of the same class.
+// firstsOfClass returns, for each element of statuses, the index of the first status code in the same class.
 // It is used when there are maxMade series (tags.go).
 func firstsOfClass() (places []int) {
 	for _, code := range statuses {

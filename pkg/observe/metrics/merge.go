@@ -38,14 +38,14 @@ const (
 	mergeTimeout = 5 * time.Second
 	mergeSize    = 8 << 20 // bytes
 
-	// mergeShare is the fraction of the timeout of the scraper that is available to the user container.
+	// mergeShare is the fraction of the scraper's timeout that is available to the user container.
 	mergeShare = 0.8
 
 	// maxMerges is the maximum number of concurrent merges. Each merge holds the metrics of the user container
 	// in memory until they are written.
 	maxMerges = 2
 
-	maxAppHead = 64 << 10 // maximum length in bytes of the header section of the response
+	maxAppHead = 64 << 10 // maximum length of the response header section in bytes
 )
 
 // Reasons why a scrape does not contain the metrics of the user container.

@@ -32,8 +32,8 @@ type Options struct {
 	Gauges Gauges
 	Merge  Merge // the zero value disables merging
 
-	// NotReadyReasons contains all reasons that Gauges.Ready can return. Other reasons are replaced by
-	// "other".
+	// NotReadyReasons contains all reasons that Gauges.Ready can return. Other reasons are replaced
+	// with "other".
 	NotReadyReasons []string
 
 	// Labels of the Knative metrics. Our own metrics do not need these labels, because Prometheus adds the
@@ -122,7 +122,7 @@ func New(o Options) (*Metrics, error) {
 		m.handler = promhttp.HandlerFor(m.gatherer, promhttp.HandlerOpts{
 			ErrorHandling:      promhttp.ContinueOnError,
 			EnableOpenMetrics:  openMetrics,
-			DisableCompression: true, // compression would take most of the CPU time of a scrape, and the traffic stays in the cluster
+			DisableCompression: true, // compression would take most of a scrape's CPU time, and the traffic stays in the cluster
 		})
 	}
 	if m.head != nil { // Knative also exports the metrics of this handler

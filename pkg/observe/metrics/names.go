@@ -2,15 +2,15 @@ package metrics
 
 import "fmt"
 
-// names is a bit set of the sets of metrics to export.
+// names is a bit set that selects the sets of metrics to export.
 type names uint8
 
 // Sets of metrics.
 const (
 	ourNames  names = 1 << iota
-	names118        // metrics of the queue-proxy of Knative up to 1.18
-	names119        // metrics of the queue-proxy of Knative 1.19.0 to 1.19.7 and 1.20.0
-	namesHead       // metrics of the queue-proxy of later releases
+	names118        // metrics of Knative's queue-proxy up to 1.18
+	names119        // metrics of Knative's queue-proxy 1.19.0 to 1.19.7 and 1.20.0
+	namesHead       // metrics of Knative's queue-proxy in later releases
 	allNames  = ourNames | names118 | names119 | namesHead
 )
 

@@ -281,7 +281,7 @@ func eventually(t *testing.T, api, expr, want string) {
 	t.Errorf("%s: got %v, error %v, want %s", expr, got, err, want)
 }
 
-// query returns the values of the series in the result of an expression.
+// query returns the value of each series in the result of an expression.
 func query(api, expr string) (values []string, err error) {
 	a, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(expr))
 	if err != nil {

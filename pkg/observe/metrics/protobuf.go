@@ -22,7 +22,7 @@ type protoExposition struct {
 // A protoFamily is an encoded MetricFamily message.
 type protoFamily struct {
 	message []byte
-	names   []string // name of the family and names of its samples
+	names   []string // family name and sample names
 }
 
 // Field numbers of MetricFamily (metrics.proto of client_model).

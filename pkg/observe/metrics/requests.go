@@ -15,7 +15,7 @@ func seconds() []float64 {
 	return []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 }
 
-// requests contains the request metrics of the set default.
+// requests contains the request metrics in the metric set "default".
 type requests struct {
 	total    *table[counter]
 	failures *table[counter]

@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// runtimeNumber returns a function that reads the metric name of package runtime/metrics and subtracts the
-// metrics in less. The function returns false if this Go release does not have the metric, or if the value is
-// math.MaxInt64, which means no limit.
+// runtimeNumber returns a function that reads a metric of package runtime/metrics and subtracts the metrics
+// in less. name is the name of the metric. The function returns false if this Go release does not have the
+// metric, or if the value is math.MaxInt64, which means no limit.
 func runtimeNumber(name string, less ...string) func() (float64, bool) {
 	return func() (float64, bool) {
 		samples := []rtmetrics.Sample{{Name: name}}

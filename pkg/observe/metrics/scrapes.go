@@ -20,7 +20,7 @@ const (
 	maxPageBytes = 8 << 20          // maximum size of all pages together in bytes; a single page may be larger
 	maxPerClient = 4                // maximum number of scrapes from one client address
 	maxScrapes   = 1024             // maximum number of scrapes that wait
-	chunkSize    = 32 << 10         // size of a part of a page in bytes, which is the size of our own metrics
+	chunkSize    = 32 << 10         // size in bytes of a part of a page, which is the size of our own metrics
 	turnTime     = 3 * time.Second  // maximum time that a scrape waits for other scrapes
 	takeTime     = time.Second      // minimum time that a scraper has to read a page
 	writeTime    = 30 * time.Second // maximum time to read a page if the memory is not needed for other scrapes

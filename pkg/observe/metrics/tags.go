@@ -43,7 +43,7 @@ func newRouteTags() *routeTags {
 	return t
 }
 
-// place returns the index of the tag of a request. A new name gets an index if there are fewer than maxTags
+// place returns the index of a request's tag. A new name gets an index if there are fewer than maxTags
 // names.
 func (t *routeTags) place(h observation.Getter) int {
 	kind, name := observation.TagOf(h)
@@ -77,9 +77,9 @@ type tagTable[T any] struct {
 	named atomic.Int32 // number of series with a named tag
 }
 
-// at returns the series for the index of a tag and the indexes of the other label values. If there are
-// maxNamed series with names, the name is replaced. If there are maxMade series, the other label values are
-// replaced by the values in few.
+// at returns the series for a tag index and the indexes of the other label values. If there are maxNamed
+// series with names, the name is replaced. If there are maxMade series, the other label values are replaced
+// with the values in few.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
 	if t.made.Load() < maxNamed || part.known(places...) != nil {

@@ -23,7 +23,7 @@ func tagging(tag, byDefault string, status int) *observation.Observation {
 	return &o
 }
 
-// tagsOf returns the values of a label in a scrape and the value of the metric for each.
+// tagsOf returns the values of a label in a scrape, and the metric's value for each label value.
 func tagsOf(t *testing.T, m *Metrics, metric, label string) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -15,7 +15,7 @@ type boundState struct {
 	Count    uint64    `json:"count"`           // events since the start of the process
 	LastHour uint64    `json:"lastHour"`        // events in the last hour
 	Last     time.Time `json:"last"`            // time of the latest event
-	Peer     string    `json:"peer"`            // address of the peer of the latest event
+	Peer     string    `json:"peer"`            // peer address in the latest event
 	Error    string    `json:"error,omitempty"` // error of the latest event; empty for a bound
 	Cause    string    `json:"cause"`           // cause of the events and the action for an operator
 

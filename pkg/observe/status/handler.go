@@ -64,8 +64,8 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 	})
 }
 
-// path is the path of the data of the page as JSON. With the query ?ask, the user container is probed first. The
-// result is only part of the response.
+// path is the URL path of the page's data in JSON format. With the query ?ask, the user container is probed
+// first. The result is only part of the response.
 const path = "/status.json"
 
 func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {

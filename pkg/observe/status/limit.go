@@ -14,7 +14,7 @@ type adaptive struct {
 	Missing string                  `json:"missing,omitempty"` // comparison that is required before the limit is settled
 }
 
-// text returns the state of the limit for the output of why.
+// text returns the state of the limit for the output of `queue-proxy why`.
 func (a *adaptive) text() string {
 	if a.Settled == 0 {
 		return fmt.Sprintf("%s; not settled: %s", a.Reason.Words(), a.Missing)

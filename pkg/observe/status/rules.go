@@ -246,8 +246,8 @@ func (e *evidence) latestLocked() latest {
 type summary struct {
 	Seconds   float64 `json:"seconds"` // duration of the period
 	Requests  uint32  `json:"requests"`
-	Responses uint32  `json:"responses"` // complete responses of the app
-	Errors    uint32  `json:"errors"`    // responses of the app that are errors
+	Responses uint32  `json:"responses"` // complete responses from the app
+	Errors    uint32  `json:"errors"`    // responses from the app that are errors
 	P50       float64 `json:"p50"`       // as in sample
 	P99       float64 `json:"p99"`
 	QueuedP99 float64 `json:"queuedP99"`
@@ -274,9 +274,9 @@ func lastPeriod(d time.Duration) string {
 	}
 }
 
-// onsetLocked returns the start of the last consecutive samples in which part is at least share of whole. Samples
-// without requests are skipped. It returns the zero time if the share in the newest sample is smaller. Board.mu must be
-// held.
+// onsetLocked returns the start of the last consecutive samples in which part is at least the fraction share of whole.
+// Samples without requests are skipped. It returns the zero time if the share in the newest sample is smaller. Board.mu
+// must be held.
 func (e *evidence) onsetLocked(share float64, part, whole func(*tally) uint32) (at time.Time) {
 	b := e.board
 	for i := b.taken - 1; i >= max(0, b.taken-samples); i-- {
@@ -315,7 +315,7 @@ func checkTLS(e *evidence) (m match, ok bool) {
 	}, true
 }
 
-// failures returns a check of the share of requests that failed with one of the reasons.
+// failures returns a check that compares the share of requests that failed with one of the reasons.
 func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	part := func(t *tally) (n uint32) {
 		for _, r := range reasons {
@@ -415,7 +415,7 @@ func checkSlow(e *evidence) (m match, ok bool) {
 		return m, false
 	}
 	if app := e.board.sources.App(); app.Pending <= app.Responding {
-		return m, false // most of the time is the transfer of responses
+		return m, false // most of the time is spent on the transfer of responses
 	}
 	m.confidence, m.since = low, e.slowSinceLocked(slowTime)
 	m.numbers += "; this may be normal for the application"
@@ -502,8 +502,8 @@ func (e *evidence) rejectedLocked(reasons ...observation.Reason) (rate float64, 
 	return float64(sum) / (rejectingSamples * Interval.Seconds()), top
 }
 
-// checkMemory detects requests that were rejected because of the memory budget, and a budget of which at least
-// memoryShare is in use.
+// checkMemory detects requests that were rejected because of the memory budget, and a budget that is in use by
+// at least memoryShare.
 func checkMemory(e *evidence) (m match, ok bool) {
 	if m, ok = rejections(observation.Overload)(e); ok {
 		return m, true

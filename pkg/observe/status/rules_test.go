@@ -27,7 +27,7 @@ func idle() *Board {
 	return b
 }
 
-// sampled calls each once per sample, n times.
+// sampled calls the function each once per sample, for n samples.
 func (b *Board) sampled(n int, each func()) {
 	for range n {
 		each()
@@ -43,7 +43,7 @@ func (b *Board) observe(n int, reason observation.Reason, took time.Duration) {
 	}
 }
 
-// observeErrors records n responses of the app with the status 500.
+// observeErrors records n responses from the app with the status 500.
 func (b *Board) observeErrors(n int) {
 	o := newObservation(observation.OK, time.Millisecond)
 	o.Status = 500

@@ -45,7 +45,7 @@ type Sources struct {
 	Settings  func() []Setting
 	Warnings  []string
 	Readiness func() observation.Readiness
-	Check     func(context.Context) observation.Readiness // probes the user container without a change of Readiness
+	Check     func(context.Context) observation.Readiness // probes the user container without a change in Readiness
 	Load      func() (running, waiting int)
 	Waiter    func() time.Time                                // arrival time of the first request in the queue; zero if the queue is empty
 	Slots     func() (holders []observation.Holder, held int) // the oldest requests that hold a slot, and the number of slots whose clients have disconnected
@@ -77,14 +77,14 @@ type Drain struct {
 // sample contains the requests of one interval, and the load at the end of the interval.
 //
 // P50 and P99 are percentiles of the time from the slot to the end of a request, in milliseconds. QueuedP99 is a
-// percentile of the time until the slot. They include only requests with a response of the app, and are 0 if
+// percentile of the time until the slot. They include only requests with a response from the app, and are 0 if
 // there are none. Upgraded connections are excluded, because their duration does not depend on the load.
 type sample struct {
 	Running   int     `json:"running"`
 	Waiting   int     `json:"waiting"`
 	Requests  uint32  `json:"requests"`
 	Failures  uint32  `json:"failures"`
-	Errors    uint32  `json:"errors"` // responses of the app that are errors
+	Errors    uint32  `json:"errors"` // responses from the app that are errors
 	P50       float64 `json:"p50"`
 	P99       float64 `json:"p99"`
 	QueuedP99 float64 `json:"queuedP99"`
@@ -182,10 +182,10 @@ type Board struct {
 	past     [samples + 1]tally // at the last samples
 	taken    int                // number of samples since the start
 	noted    uint64             // number of failures since the start
-	active   []time.Time        // start time of the problem of each rule at the last sample; zero if there is none
+	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
 	baseline [numBuckets]uint64 // times of requests in the app since the start, except while the app is slow
 
-	lastResponse time.Time   // time of the last sample with responses of the app
+	lastResponse time.Time   // time of the last sample with responses from the app
 	unready      []time.Time // times at which the user container became unready; the oldest time is first
 
 	last ring

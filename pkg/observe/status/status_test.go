@@ -44,7 +44,7 @@ func board(readiness observation.Readiness, drain Drain) *Board {
 }
 
 // newObservation returns the observation of a request that spent the given time in the app. A successful request
-// has a response of the app.
+// has a response from the app.
 func newObservation(reason observation.Reason, took time.Duration) *observation.Observation {
 	now := time.Now()
 	return &observation.Observation{
@@ -512,7 +512,7 @@ func TestWhyDoesNotChangeReadiness(t *testing.T) {
 	})
 }
 
-// The phase is the same as that of a prober with these results.
+// The phase is the same as for a prober with these results.
 func TestCheckReturnsStartingPhaseUntilReady(t *testing.T) {
 	phases := func(phase observation.ReadinessPhase, probes ...observation.ReadinessPhase) (r observation.Readiness) {
 		r.Phase = phase

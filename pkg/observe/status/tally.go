@@ -14,13 +14,13 @@ type tally [numEvents]uint32
 
 // Indexes in a tally after the reasons.
 const (
-	appErrors = int(observation.NumReasons) + iota // complete responses of the app that are errors; they are not counted as OK
+	appErrors = int(observation.NumReasons) + iota // complete responses from the app that are errors; they are not counted as OK
 	lostLines                                      // lines of the request log that were dropped
 	lostSpans                                      // spans that were dropped
 	numEvents
 )
 
-// responses returns the number of complete responses of the app.
+// responses returns the number of complete responses from the app.
 func (t *tally) responses() uint32 { return t[observation.OK] + t[appErrors] }
 
 // requests returns the number of requests.

@@ -58,7 +58,7 @@ func Why(ctx context.Context, client *http.Client, port int, asJSON bool, w io.W
 	return s.Ready, err
 }
 
-// get updates and returns the status. address is a host and a port.
+// get updates the status and returns it. address is a host and a port.
 func get(ctx context.Context, client *http.Client, address string) (s snapshot, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path+"?ask", nil)
 	if err != nil {

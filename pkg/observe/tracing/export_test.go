@@ -616,7 +616,7 @@ func TestEndpointDefaultPath(t *testing.T) {
 	}
 }
 
-// encodedBy returns the body of an export that contains the spans of a request.
+// encodedBy returns the body of an export request with the spans of one request.
 func encodedBy(t *testing.T, p export.Protocol, tracer *Tracer, x transport.Request, o *observation.Observation) []byte {
 	t.Helper()
 	f, err := formatOf(p, &tracer.options.Resource)
@@ -683,8 +683,8 @@ func TestProtobufAndJSONAreEqual(t *testing.T) {
 	}
 }
 
-// The strings of a request are memory of an engine. The engine reuses it for the next request while
-// the spans are still queued.
+// The strings of a request refer to memory that an engine owns. The engine reuses it for the next
+// request while the spans are still queued.
 func TestSpansCopyRequestStrings(t *testing.T) {
 	for method, state := range map[string]string{"GET": "a=1,b=2", "BREW": "a=1"} {
 		c := &collector{}

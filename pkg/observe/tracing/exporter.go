@@ -28,8 +28,8 @@ type format interface {
 	// appendSpan appends an encoded span. r is the record of the span.
 	appendSpan(b []byte, r *record, s *trace.SpanData) []byte
 
-	// body returns the parts of the body of an export. spans contains the encodings of one or more spans.
-	// It is part of the body and is not changed.
+	// body returns the parts of an export's body. spans contains the encodings of one or more spans. It
+	// is part of the body and is not changed.
 	body(spans []byte) [][]byte
 }
 
@@ -39,7 +39,7 @@ type exporter struct {
 	send    export.Sender
 	release func() // called after the last export
 	lost    message.Tally
-	attempt atomic.Pointer[error] // error of the last attempt of an export; nil if it succeeded
+	attempt atomic.Pointer[error] // error of the last export attempt; nil if the attempt succeeded
 	spans   *export.Batcher[byte]
 }
 
@@ -70,7 +70,8 @@ func startExporter(o *Options, f format, send export.Sender, release func()) *ex
 	return e
 }
 
-// errSlow is the reason for a full queue.
+// errSlow is the default error for dropped spans. If export attempts fail, the last failure is reported
+// instead.
 var errSlow = errors.New("the queue is full because exports are too slow")
 
 // ExportSpan implements [trace.Exporter]. It encodes the span. If the queue is full, the span is

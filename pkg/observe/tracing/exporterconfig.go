@@ -30,8 +30,9 @@ type ExporterConfig struct {
 // set determines whether tracing is on and how spans are sent. OpenTelemetry variables override the
 // other settings.
 //
-// If a value is invalid, it is replaced by its default or tracing is turned off. Each warning
-// describes one invalid value. The caller sets the output, the port and the other fields.
+// If a value is invalid, it is replaced with its default, or tracing is turned off. Each
+// warning describes one invalid value. The caller sets the output, the port and the other
+// fields.
 func (c ExporterConfig) Options() (o Options, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	o.Target = c.Target(export.Traces)

@@ -64,7 +64,7 @@ const (
 	intValueField    = 3
 )
 
-// maxPrefix is the maximum size in bytes of the tag of a message together with its encoded length.
+// maxPrefix is the maximum total size, in bytes, of a message's tag and encoded length.
 const maxPrefix = 1 + 5
 
 // otlpKind returns the OTLP span kind for an OpenCensus span kind.
@@ -169,7 +169,7 @@ func (f *otlpProto) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
 }
 
 // appendOTLPAttribute appends an attribute. A name has at most 100 bytes. Lengths up to 127 are encoded as
-// one byte. For such lengths, this code takes a third of the time of the functions in protowire.
+// one byte. For such lengths, this code takes a third of the time that the functions in protowire take.
 func appendOTLPAttribute(b []byte, a *attribute) []byte {
 	const (
 		attributeTag = attributesField<<3 | byte(protowire.BytesType)

@@ -18,7 +18,7 @@ import (
 
 // A Trace is the [proxy.Trace] of one request, from Begin to End.
 //
-// If the request is sampled, the parent of the spans of the user container is the span of its exchange.
+// If the request is sampled, the spans of the user container are children of the span of its exchange.
 // Otherwise, the user container receives the IDs of the client, or new IDs if the client sent none.
 type Trace struct {
 	tracer  *Tracer
@@ -45,7 +45,7 @@ type Trace struct {
 // maxFields is the number of fields if all formats are written: traceparent, four B3 fields and b3.
 const maxFields = 6
 
-// Offsets of the IDs in a traceparent of version 00.
+// Offsets of the IDs in a version 00 traceparent.
 const (
 	idAt, idEnd     = 3, 35
 	spanAt, spanEnd = 36, 52

@@ -57,7 +57,7 @@ type Options struct {
 
 	// Report is called if spans are lost, at most once per minute. The error contains the number of
 	// spans, the endpoint and the reason. Restored is called with the number of lost spans if an
-	// export succeeds after a call of Report. Both are called on a goroutine of the tracer or by
+	// export succeeds after a call to Report. Both are called on a goroutine of the tracer or by
 	// Close. They may be nil.
 	Report   func(error)
 	Restored func(lost uint64)
