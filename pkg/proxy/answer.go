@@ -15,9 +15,9 @@ import (
 
 // Maximum lengths of request values that are copied into a response (docs/promises.md section 1).
 const (
-	maxHash      = 4 << 10 // maximum length of the hash of a network probe in bytes
-	maxEchoValue = 256     // maximum length of the value of an unknown probe in bytes
-	maxMediaType = 64      // maximum length of the media type of a gRPC call in bytes
+	maxHash      = 4 << 10 // maximum length of a network probe's hash in bytes
+	maxEchoValue = 256     // maximum length of an unknown probe's value in bytes
+	maxMediaType = 64      // maximum length of a gRPC call's media type in bytes
 )
 
 // The range of a pushback in milliseconds. The value is random so that clients do not all retry at
@@ -31,7 +31,7 @@ const (
 const retryAfter = "1"
 
 // answer is a response that the sidecar generates. It implements [transport.Answer]. The Proxy-Status
-// field distinguishes it from a response of the user container (RFC 9209; docs/promises.md 3.6).
+// field distinguishes it from a response from the user container (RFC 9209; docs/promises.md 3.6).
 type answer struct {
 	status int
 	body   string             // "" for gRPC

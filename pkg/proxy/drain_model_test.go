@@ -115,7 +115,7 @@ func (s *sleeping) pending() bool {
 	}
 }
 
-// A waitCall is a call of Drain.Wait.
+// A waitCall is a call to Drain.Wait.
 type waitCall struct {
 	outcome chan Outcome
 	over    bool

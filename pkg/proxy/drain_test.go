@@ -402,8 +402,8 @@ type event struct {
 	do string
 }
 
-// whenOver is a simple model of docs/promises.md 3.5. It returns how a wait ends that begins with
-// the first drain.
+// whenOver is a simple model of docs/promises.md 3.5. It returns the outcome of a wait that
+// begins with the first drain.
 func whenOver(s DrainSettings, events []event) ended {
 	var began, arrived, from time.Duration
 	running, ending, flights := false, false, 0

@@ -28,7 +28,7 @@ type fake struct {
 	remote  string // address and port of the client
 	open    bool   // the client can send more after the header section
 
-	repeated string // a field with two lines, of which the first is empty
+	repeated string // a field with two lines; the first line is empty
 
 	forwarded int
 	answers   []answer

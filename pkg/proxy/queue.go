@@ -46,7 +46,7 @@ type ticket struct {
 	prev, next *ticket
 }
 
-// tickInterval is the interval between updates of an adaptive limit while requests are queued.
+// tickInterval is the interval between updates to an adaptive limit while requests are queued.
 const tickInterval = 50 * time.Millisecond
 
 // NewLimit returns a fixed limit. running is the maximum number of requests in the user container,
@@ -158,7 +158,7 @@ func (m *Limit) acquire(x transport.Exchange, state *RequestState) observation.R
 	}
 }
 
-// hash returns the hash of the path of a request for an adaptive limit.
+// hash returns the hash of a request's path, for an adaptive limit.
 func (m *Limit) hash(line *transport.Line) uint32 {
 	if m.adaptive == nil || line.Target == "" {
 		return 0
@@ -296,8 +296,8 @@ func resultOf(o *observation.Observation) adapt.Result {
 }
 
 // abortTime is a divisor. If the client disconnects and the user container responds within
-// 1/abortTime of the previous duration of the request, the response is attributed to the
-// disconnect.
+// 1/abortTime of the previous duration of the request, the response is regarded as a result of
+// the disconnect.
 const abortTime = 8
 
 // heldResult returns the result of a held exchange for an adaptive limit. reason is the reason of

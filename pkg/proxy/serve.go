@@ -35,7 +35,7 @@ type Proxy struct {
 	Ready   func(context.Context) error // returns nil if the user container can serve requests; otherwise the error text is included in the response; called concurrently
 	Drain   *Drain
 	Limit   *Limit        // nil means no limit
-	Grace   time.Duration // maximum time for which a slot is held while the user container still processes an aborted request (docs/promises.md 3.1); 0 means that slots are not held
+	Grace   time.Duration // maximum time that a slot is held while the user container still processes an aborted request (docs/promises.md 3.1); 0 means that slots are not held
 	Clocks  Clocks
 	Stats   *stats.Stats
 	Observe func(*observation.Observation) // called after each request except the probes that Serve answers; must not retain its argument

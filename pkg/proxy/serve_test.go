@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// heard returns the response of the sidecar to the client of f, such as "200 queue", or "nothing".
+// heard returns the sidecar's response to f's client, such as "200 queue", or "nothing".
 func (f *fake) heard() string {
 	switch len(f.answers) {
 	case 0:

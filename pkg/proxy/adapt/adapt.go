@@ -53,7 +53,7 @@ const (
 	maxWindow  = 5 * time.Second
 	minTimes   = 2  // minimum, in application times; halved at the start
 	maxTimes   = 20 // maximum, in application times, if that is longer than maxWindow
-	settleTime = 2  // time between a change of the limit and the next window, in application times; halved at the start
+	settleTime = 2  // time between a change to the limit and the next window, in application times; halved at the start
 	minSamples = 16
 	enough     = 0.01 // variance of the mean, relative to the mean, that ends a window
 	patience   = 4    // multiple of the maximum if the limit is reached and there are few responses
@@ -66,8 +66,8 @@ const fullShare = 0.05
 // if no request is queued.
 const longestFade = 32
 
-// leastHeld is the minimum ratio of tally.held to tally.slots at which a window may end early. A
-// lower ratio means that many slots are held by requests that have not ended, so that the window
+// leastHeld is the minimum ratio of tally.held to tally.slots for a window to end early. A lower
+// ratio means that many slots are held by requests that have not ended, so that the window
 // contains too few slow requests.
 const leastHeld = 0.75
 
@@ -252,8 +252,8 @@ func (c *controller) unit() float64 {
 	return c.took
 }
 
-// tick records that the first queued request has waited for the time waited. It also ends windows in
-// which no request ends.
+// tick records that the first queued request has waited for the duration waited. It also ends
+// windows in which no request ends.
 func (c *controller) tick(now time.Time, waited time.Duration) {
 	c.advance(now)
 	c.waited = waited
@@ -300,9 +300,10 @@ func (c *controller) complete() bool {
 	return w.lasted >= longest && !slow || w.lasted >= patience*longest
 }
 
-// turnover returns the minimum length of a window in seconds that includes requests from all queued
-// clients. Clients that alternate between fast and slow requests may become synchronized. The queue
-// then alternates between fast requests only and slow requests only.
+// turnover returns the minimum length, in seconds, of a window that includes requests from all
+// queued clients. Clients that alternate between fast and slow requests may become synchronized.
+// Then the queue contains only fast requests at some times, and only slow requests at other
+// times.
 func (c *controller) turnover() float64 {
 	return min(2*c.longest.Seconds(), max(2, minTimes*c.unit()))
 }

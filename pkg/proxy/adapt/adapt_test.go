@@ -399,7 +399,7 @@ func TestLongPathStaysLong(t *testing.T) {
 	}
 }
 
-// send sends a request of the path of polls. It returns the time of the response.
+// send sends a request for the path of polls. It returns the time of the response.
 func send(l *Limiter, now time.Time, took time.Duration, r Result) time.Time {
 	var s Slot
 	l.Admit(now, &s, 1)

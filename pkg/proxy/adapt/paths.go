@@ -6,7 +6,7 @@ import "time"
 // path replaces the other.
 const maxPaths = 256
 
-// Constants of the decision whether most requests of a path are long.
+// Constants that decide whether most requests for a path are long.
 const (
 	mostlyLong   = 0.5  // the path is long above this share of long requests
 	fewRequests  = 8    // minimum number of requests for the decision

@@ -80,7 +80,7 @@ type Limiter struct {
 	typical        float64   // lower quartile of the application time in seconds, without streams and paths with mostly long requests
 	increased      time.Time // when typical was last increased
 	shortened      time.Time // last response within typical
-	credit         float64   // maximum increase of the logarithm of typical
+	credit         float64   // maximum increase of log(typical)
 	polls          int       // running requests of paths with mostly long requests
 	polledAt       time.Time // last time at which a poll ended while many polls were running
 	paths          paths
@@ -190,7 +190,7 @@ func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result)
 // effect.
 func (l *Limiter) note(now time.Time, took float64, r Result) {
 	const (
-		up     = 0.05 // increase of the logarithm by one request
+		up     = 0.05 // increase in the logarithm per request
 		down   = 0.15 // decrease, so that the result is close to the lower quartile
 		rate   = 0.5  // increase per second without short requests
 		single = 0.2  // maximum increase by one request
@@ -275,7 +275,7 @@ func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 	l.controller.tick(now, waited)
 }
 
-// Move moves the state of from to to. The caller may reuse from afterwards.
+// Move moves the state in from into to. The caller may reuse from afterwards.
 func (l *Limiter) Move(from, to *Slot) {
 	*to = *from
 	from.active = false

@@ -195,7 +195,7 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 	}
 }
 
-// A watch detects a change of the mean at the base. For each direction, it sums the deviations
+// A watch detects a change in the mean at the base. For each direction, it sums the deviations
 // from the expected mean that are larger than the noise (Page, 1954).
 type watch struct {
 	expected        float64 // seconds; 0: unknown

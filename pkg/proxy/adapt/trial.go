@@ -27,12 +27,12 @@ const (
 	// errorWeight is the weight of the share of successful responses.
 	errorWeight = 2
 
-	// errorDrop is the decrease of the logarithm of the share of successful responses from which
+	// If the logarithm of the share of successful responses decreases by more than errorDrop,
 	// the limit is considered the cause of the errors.
 	errorDrop = 0.05
 
-	// fullGain is the change of the logarithm of the goodput from which errors do not matter if
-	// the goodput grows with the limit.
+	// If the logarithm of the goodput grows with the limit by at least fullGain, errors do not
+	// matter.
 	fullGain = 0.3
 
 	certainUp   = 2.5  // standard errors that end a trial of a higher limit early
@@ -59,7 +59,7 @@ const (
 	maxRest     = 80 * time.Second
 	longestRest = 4 * time.Minute // maximum pause after a candidate that reduced the goodput
 
-	// maxLoss is the maximum share of the goodput that is lost because of trials.
+	// maxLoss is the maximum share of the goodput that may be lost because of trials.
 	maxLoss = 0.01
 
 	// maxTrialLoss is the maximum share of the goodput that is lost during a trial.
@@ -74,12 +74,12 @@ const (
 
 // A trial compares the base with a candidate.
 type trial struct {
-	limit           int // the candidate; 0: it is not chosen yet
+	limit           int // the candidate; 0 means that it has not been chosen yet
 	base, candidate tally
 	turns           int
 	began           time.Time     // start of the first window of the candidate
 	lasted          time.Duration // how long the candidate was in force
-	watch           watch         // detects a change of the mean with the candidate
+	watch           watch         // detects a change in the mean with the candidate
 
 	// The following fields contain sums over pairs of consecutive windows. The difference of a pair
 	// is the difference between the logarithms of the two means.
@@ -140,7 +140,7 @@ type search struct {
 	far       bool    // the next lower candidate is computed from the mean
 	rejected  int     // number of consecutive candidates with the finest step that were rejected
 	found     bool    // neither neighbor of the base is better
-	compared  [2]bool // by direction; a candidate was rejected after the last change of the base
+	compared  [2]bool // by direction; a candidate was rejected after the last change to the base
 	lowest    lowest
 
 	// The pauses between trials, by direction. They apply after the limit is found.
@@ -257,7 +257,8 @@ func (c *controller) candidate() int {
 }
 
 // reject records that the candidate is worse than the base. No candidate in this direction is tried
-// for the time rest. While requests wait longer than the application time, the time is pressed.
+// for the duration rest. While requests wait longer than the application time, the duration is
+// pressed.
 func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	d := s.direction
 	s.direction = 1 - d
@@ -295,7 +296,7 @@ type outcome struct {
 	decided    bool
 	better     bool    // the candidate is better than the base
 	elasticity float64 // logarithm of the growth of the goodput, divided by the logarithm of the growth of the limit
-	errors     float64 // change of the logarithm of the share of successful responses that the limit causes
+	errors     float64 // change in the logarithm of the share of successful responses that the limit causes
 	silent     bool    // neither limit has a successful response
 }
 
@@ -309,7 +310,7 @@ func (t *trial) outcome(base int) (o outcome) {
 	shareThere, varianceThere := a.success()
 	// If the goodput grows with the limit, load does not cause the errors. The clients of the
 	// failed requests send more requests because the queue is shorter. If the goodput grows by less
-	// than fullGain, a large increase of the errors still matters, because some applications reject
+	// than fullGain, a large increase in the errors still matters, because some applications reject
 	// requests above a maximum number.
 	flatness := 1 - min(max(o.elasticity, 0), 1)
 	small := (1 - flatness) * (1 - min(math.Abs(goodput)/fullGain, 1))

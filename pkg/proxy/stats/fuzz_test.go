@@ -26,7 +26,7 @@ var (
 	aWeight      = regexp.MustCompile(acceptWeight)
 )
 
-// served contains the formats of the handler in the order of preference: media type, version and content type.
+// served contains the formats that the handler supports, in order of preference: media type, version and content type.
 var served = [][3]string{
 	{"application/protobuf", "", "application/protobuf"},
 	{"text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8"},

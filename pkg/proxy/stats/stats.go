@@ -17,14 +17,14 @@ const remembered = 60
 // Stats counts the requests of one process. Use [New] to create it. Its methods are safe for concurrent use and do not
 // allocate.
 //
-// Times should be from time.Now, so that the monotonic clock is used and changes of the wall clock have no effect. If a
+// Times should be from time.Now, so that the monotonic clock is used and changes to the wall clock have no effect. If a
 // time is earlier than the time of a previous call, the time of the previous call is used, because concurrent callers
 // can be reordered between time.Now and the call.
 type Stats struct {
 	start time.Time
 
 	mu      sync.Mutex // guards the following fields; held only for a few additions
-	last    int64      // time of the last update of the areas, in nanoseconds since start
+	last    int64      // time of the last update to the areas, in nanoseconds since start
 	current second     // the second that contains last
 	total   int64      // number of requests in flight, including proxied requests
 	proxied int64      // number of requests in flight from the activator
@@ -62,7 +62,7 @@ func (s *Stats) In(now time.Time, proxied bool) {
 	s.mu.Unlock()
 }
 
-// Out records that a request ended at the time now. It must be called exactly once for each call of In, with the same
+// Out records that a request ended at the time now. It must be called exactly once for each call to In, with the same
 // value of proxied.
 func (s *Stats) Out(now time.Time, proxied bool) {
 	s.mu.Lock()

@@ -96,8 +96,8 @@ func (l Labels) prometheus() string {
 // escape escapes a label value in the Prometheus text format and in OpenMetrics. Other characters must not be escaped.
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// appendJSON appends the labels and the gauges of r as a flat JSON object and a newline. The names are those of the text
-// formats. A client can select a value by its name, for example with valueLocation in KEDA.
+// appendJSON appends the labels and the gauges of r as a flat JSON object and a newline. The names are the same as in
+// the text formats. A client can select a value by its name, for example with valueLocation in KEDA.
 func appendJSON(dst []byte, l Labels, r Report) []byte {
 	between := byte('{')
 	for _, one := range l.list() {
