@@ -160,7 +160,7 @@ func mount(t *testing.T, dir string) (exchange func(cert, key string)) {
 	}
 }
 
-// heard collects the calls of OnReload and OnError.
+// heard collects the calls to OnReload and OnError.
 type heard struct {
 	reloads, errors []string
 }
@@ -172,7 +172,7 @@ func (h *heard) options() Options {
 	}
 }
 
-// watch opens the key pair in a directory and collects the calls of its callbacks.
+// watch opens the key pair in a directory and collects the calls to its callbacks.
 func watch(t *testing.T, dir string) (*Watcher, *heard) {
 	t.Helper()
 	h := new(heard)

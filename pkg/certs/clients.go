@@ -18,7 +18,7 @@ var errNoCertificate = errors.New("client didn't provide a certificate")
 // VerifyClients configures a server to request client certificates and to verify them against
 // authorities. If optional is true, clients without a certificate are accepted.
 //
-// The checks are those of crypto/tls for [tls.RequireAndVerifyClientCert] and
+// The checks are the same as in crypto/tls for [tls.RequireAndVerifyClientCert] and
 // [tls.VerifyClientCertIfGiven], but a chain may have at most 5 certificates. crypto/tls accepts
 // chains of any length and checks up to 100 signatures. An unauthenticated client without a key can
 // thereby use 0.2 s of CPU time with 28 KB.

@@ -44,7 +44,7 @@ func TestVerifyClientsLimitsChainLength(t *testing.T) {
 	}
 }
 
-// serverError returns the error of the server after a handshake.
+// serverError returns the server's error after a handshake.
 func serverError(config, clientConfig *tls.Config) error {
 	client, server := net.Pipe()
 	defer client.Close()
@@ -66,7 +66,7 @@ func TestMissingCertificateHasErrorOfCryptoTLS(t *testing.T) {
 	}
 }
 
-// The rules are those of crypto/tls.
+// The rules are the same as in crypto/tls.
 func TestVerifyClientsRejectsInvalidCertificate(t *testing.T) {
 	a := newAuthority(t, "ours")
 	pair := a.pair("server")

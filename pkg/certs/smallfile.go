@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// readSmallFile returns the content of a regular file of at most most bytes. It follows symbolic links. Each error
-// contains the path of the file.
+// readSmallFile returns the content of a regular file that has at most the given number of bytes. It follows
+// symbolic links. Each error contains the path of the file.
 //
 // readSmallFile returns an error for other types of files, because opening a named pipe waits for a writer, and
 // opening a device may have side effects.

@@ -406,8 +406,8 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 	}
 }
 
-// readNamespace returns the default settings of an environment that contains the variable name. With some
-// names, these are the defaults for Knative.
+// readNamespace returns the default settings of an environment that contains only a variable with the
+// given name. With some names, these are the defaults for Knative.
 func readNamespace(t *testing.T, name string) *Config {
 	if isServing(name) {
 		return read(t, "ON_KNATIVE", "true")

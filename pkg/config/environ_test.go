@@ -43,7 +43,8 @@ func TestEnvironEncodesAnyNumberOfProbes(t *testing.T) {
 	}
 }
 
-// Read returns the same settings for the result of Environ, and Environ then returns the same variables.
+// Reading the variables that Environ returns gives the original settings, and Environ of these
+// settings returns the same variables.
 func TestEnvironRoundTrip(t *testing.T) {
 	good := 0
 	for seed := range uint64(400) {

@@ -66,7 +66,7 @@ type reading struct {
 	sections []section
 	fields   []*field          // fields that have an effect
 	values   map[string]string // environment
-	ownFiles bool              // the environment is that of this process, so that the files that it names can be checked
+	ownFiles bool              // the environment belongs to this process, so that the files that it names can be checked
 	problems []string
 }
 
@@ -128,7 +128,7 @@ type field struct {
 	config   *Config
 	name     string
 	tag      reflect.StructTag
-	soft     bool     // an invalid value is replaced by the default (docs/promises.md 3.9)
+	soft     bool     // an invalid value is replaced with the default (docs/promises.md 3.9)
 	set      bool     // the environment contains the variable, and it is not empty
 	problems []string // errors about an invalid value
 	warnings []string
@@ -141,7 +141,8 @@ func (f *field) warn(format string, args ...any) {
 	f.warnings = append(f.warnings, fmt.Sprintf(format, args...))
 }
 
-// decode sets the value of the setting to text, the value of the variable name. It records an error in the field.
+// decode parses text and sets the value of the setting. name is the variable that contains text. An error
+// is recorded in the field.
 func (f *field) decode(name, text string) {
 	if isServing(name) {
 		f.config.serving = true

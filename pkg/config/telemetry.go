@@ -63,8 +63,8 @@ func (o *Observability) parse(text string) error {
 // maxNumber is the maximum length of a number in a message in bytes.
 const maxNumber = 40
 
-// describeType returns an error of package json about a member of the wrong type, with the names and
-// types of JSON instead of the names and types of Go.
+// describeType rewrites the error that package json returns for a member with the wrong type. It
+// uses the JSON names and types instead of the Go names and types.
 func describeType(err error) string {
 	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok {

@@ -64,12 +64,12 @@ func (o *origin) at() *origin { return o }
 func (o *origin) unset() bool { return o.from == "" }
 func (o *origin) bad() bool   { return o.field.problems != nil }
 
-// warn records a warning about a value of which only a part is used.
+// warn records a warning about a value that is only partly used.
 func (o *origin) warn(format string, args ...any) {
 	o.field.warn("%s: %s", o.field.name, fmt.Sprintf(format, args...))
 }
 
-// A setting is implemented by all types of values.
+// setting is the interface that all types of values implement.
 type setting interface {
 	at() *origin
 	Name() string
@@ -85,7 +85,7 @@ var errNotAllowed = errors.New("not allowed")
 // time.
 const maxDuration = 100 * 365 * 24 * time.Hour
 
-// Port is the number of a port, from 1 to 65535.
+// Port is a port number from 1 to 65535.
 type Port struct{ Value[int] }
 
 func (*Port) allowed() string           { return "a port from 1 to 65535" }

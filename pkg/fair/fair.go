@@ -164,7 +164,7 @@ func (s *Semaphore) reject() {
 	s.remove(most.waiters.Back().Value.(*waiter), ErrQueueFull)
 }
 
-// remove removes a waiter from the queue. If err is nil, it gets its slot. s.mu must be held.
+// remove removes a waiter from the queue. If err is nil, the waiter gets its slot. s.mu must be held.
 func (s *Semaphore) remove(w *waiter, err error) {
 	c := w.slot.client
 	c.waiters.Remove(w.element)
@@ -216,7 +216,7 @@ func (s *Semaphore) advance() {
 
 // take revokes a slot for the waiting client with the fewest slots, and moves the client to the front of
 // the queue. It returns false if no slot can be revoked now. If a slot can be revoked later, take
-// schedules a call of advance. s.mu must be held.
+// schedules a call to advance. s.mu must be held.
 func (s *Semaphore) take() bool {
 	c := s.fewest()
 	for {

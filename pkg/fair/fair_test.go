@@ -18,7 +18,7 @@ import (
 // address returns the address of client n.
 func address(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, n}) }
 
-// A call is a call of Acquire. done is closed when it returns.
+// A call is a call to Acquire. done is closed when it returns.
 type call struct {
 	slot   *fair.Slot
 	err    error
@@ -218,7 +218,7 @@ func TestHolderThatIsNotIdleKeepsSlot(t *testing.T) {
 		time.Sleep(time.Second)
 		harness.Equal(t, next.state(), "slot", "other client after the holder is idle")
 		harness.Equal(t, fmt.Sprint(taken(calls)), "[0]", "slots taken")
-		calls[0].slot.Release() // it has no effect
+		calls[0].slot.Release() // has no effect
 		holders, _ := s.Load()
 		harness.Equal(t, holders, 2, "holders")
 	})

@@ -32,7 +32,8 @@ func recordingServer(t *testing.T, most int) (addr string, bounds *bound.Recorde
 	return ln.Addr().String(), bounds
 }
 
-// wantBounds waits until the named bounds have events, and checks that no other bound has events.
+// wantBounds waits until events were recorded for the named bounds, and checks that none was
+// recorded for another bound.
 func wantBounds(t *testing.T, bounds *bound.Recorder, names ...bound.Name) {
 	t.Helper()
 	for _, name := range names {

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// hidden contains an example of each kind of character that is not printable.
+// hidden contains an example of each kind of nonprintable character.
 const hidden = "\x00\x1b\r\x7f\u0085\u009b\u00ad\u034f\u061c\u115f\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\u3164\ufeff\U000e0041"
 
 func TestPrintableReplacesControlCharacters(t *testing.T) {

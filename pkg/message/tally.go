@@ -13,7 +13,7 @@ const tallyDelay = time.Second
 // also reports the last items if no further item is lost. The zero value is ready to use. A Tally is
 // safe for concurrent use.
 type Tally struct {
-	// The following fields must not be changed after the first call of Add.
+	// The following fields must not be changed after the first call to Add.
 
 	// Report is called with the number of items since the previous report. err is the last error that was
 	// passed to Add since then, or Usual if there was no error. Report is called on a separate
@@ -22,7 +22,7 @@ type Tally struct {
 	Usual  error
 
 	// Restored is called by End with the number of lost items if items were reported since the last call
-	// of End. The number includes items that were not reported. Restored may be nil.
+	// to End. The number includes items that were not reported. Restored may be nil.
 	Restored func(items uint64)
 
 	reporting sync.Mutex            // held while Report or Restored is called
@@ -31,7 +31,7 @@ type Tally struct {
 	armed     atomic.Bool           // timer will call Flush; only changed while mu is held
 
 	mu       sync.Mutex
-	reported uint64      // number of items that were reported since the last call of End
+	reported uint64      // number of items that were reported since the last call to End
 	timer    *time.Timer // nil before the first item
 	next     time.Time   // earliest time of the next report
 }
@@ -58,7 +58,7 @@ func (t *Tally) Add(items uint64, err error) {
 	}
 }
 
-// Flush reports the items that were not reported yet.
+// Flush reports the items that have not been reported yet.
 func (t *Tally) Flush() {
 	t.reporting.Lock()
 	defer t.reporting.Unlock()
@@ -88,10 +88,11 @@ func (t *Tally) take() (items uint64) {
 	return items
 }
 
-// End records that an item was not lost. It calls Restored if items were reported since the last call of End.
+// End records that an item was not lost. It calls Restored if items were reported since the last call to
+// End.
 func (t *Tally) End() {
 	if !t.reporting.TryLock() {
-		return // the report is not written yet; a later call of End follows it
+		return // the report is not written yet; a later call to End follows it
 	}
 	defer t.reporting.Unlock()
 	if items := t.end(); items > 0 && t.Restored != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// reports records the calls of Tally.Report.
+// reports records the calls to Tally.Report.
 type reports struct {
 	mu    sync.Mutex
 	items []uint64

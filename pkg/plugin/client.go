@@ -28,8 +28,8 @@ const (
 	MaxSidecars = 1000 // maximum number of sidecars
 
 	podsPerPage    = 250              // maximum number of pods in a response
-	maxPods        = 64 << 20         // maximum size of a list of pods in bytes; a pod takes 5 to 50 KB
-	maxMetrics     = 1 << 20          // maximum size of the metrics of a sidecar in bytes; the usual size is 31 KB
+	maxPods        = 64 << 20         // maximum size of a pod list in bytes; a pod takes 5 to 50 KB
+	maxMetrics     = 1 << 20          // maximum size of a sidecar's metrics in bytes; the usual size is 31 KB
 	maxStatus      = 16 << 10         // maximum size of an error response in bytes
 	listTimeout    = 30 * time.Second // time limit for reading a page of pods
 	sidecarTimeout = 3 * time.Second  // time limit for reading the metrics of one sidecar
@@ -101,7 +101,7 @@ func (c *Client) Sidecars(ctx context.Context, s Selection) (all []Sidecar, more
 	}
 }
 
-// pods returns one page of the list of pods at path.
+// pods returns one page of the pod list at path.
 func (c *Client) pods(ctx context.Context, query url.Values, path ...string) (*corev1.PodList, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()

@@ -21,8 +21,7 @@ const (
 )
 
 // A Row is a row of the table. It contains the values of one sidecar, or the values of a workload, which are computed
-// from the values of all sidecars of the workload. A nil pointer means that the value is unknown. The JSON names are
-// stable.
+// from the values of all its sidecars. A nil pointer means that the value is unknown. The JSON names are stable.
 type Row struct {
 	Namespace  string         `json:"namespace"`
 	Pod        string         `json:"pod,omitempty"`       // "" in a row of a workload

@@ -39,7 +39,8 @@ type Sample struct {
 	Buckets  map[float64]float64 // number of requests by maximum duration in seconds
 }
 
-// A family is a metric that the plugin reads. It is a metric of the set default, or the equivalent Knative metric.
+// A family is a metric that the plugin reads. It is either in the metric set "default", or the equivalent Knative
+// metric.
 type family struct {
 	name string
 	add  func(*Sample, *dto.Metric)
@@ -48,7 +49,7 @@ type family struct {
 // millisecond is the unit of the histogram in Knative 1.18, in seconds.
 const millisecond = 1e-3
 
-// families returns the metrics of the set default.
+// families returns the metrics that are in the metric set "default".
 func families() []family {
 	return []family{
 		{"queue_proxy_ready", func(s *Sample, m *dto.Metric) { ready := m.GetGauge().GetValue() == 1; s.Ready = &ready }},
@@ -64,7 +65,7 @@ func families() []family {
 	}
 }
 
-// knatives returns the equivalent metrics of Knative, for sidecars without the set default.
+// knatives returns the equivalent Knative metrics, for sidecars without the metric set "default".
 func knatives() []family {
 	return []family{
 		{"http_server_request_duration_seconds", func(s *Sample, m *dto.Metric) { s.durations(m, 1) }},

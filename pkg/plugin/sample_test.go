@@ -60,7 +60,7 @@ func TestReadMetrics(t *testing.T) {
 	harness.Equal(t, got, want)
 }
 
-// The metrics of the app are after the metrics of the sidecar. They can be invalid or truncated.
+// The app's metrics follow the sidecar's metrics. They can be invalid or truncated.
 func TestReadMetricsIgnoresMetricsOfApp(t *testing.T) {
 	for name, rest := range map[string]string{
 		"garbage":        "!!! {\n\x00\n",
@@ -125,8 +125,8 @@ func TestReadStats(t *testing.T) {
 	}
 }
 
-// FuzzMetricsPageToTable verifies that any response of a pod results in valid JSON and in cells without control
-// characters.
+// FuzzMetricsPageToTable verifies that any response from a pod results in valid JSON and in cells without
+// control characters.
 func FuzzMetricsPageToTable(f *testing.F) {
 	f.Add(page)
 	f.Add(strings.ReplaceAll(page, "refused", "\\u001b[2J"))

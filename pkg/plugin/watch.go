@@ -210,9 +210,9 @@ func whole(n *float64) *int {
 	return &i
 }
 
-// quantile returns a quantile of the values between two states of a histogram. As in Prometheus, the values in a
-// bucket are assumed to be evenly distributed, and a value above the highest bound is the highest bound. The result
-// is nil if there are no values.
+// quantile returns a quantile of the values that were observed between two states of a histogram. As in Prometheus,
+// the values in a bucket are assumed to be evenly distributed, and a value above the highest bound is the highest
+// bound. The result is nil if there are no values.
 func quantile(q float64, old, now map[float64]float64) *float64 {
 	bounds := slices.Sorted(maps.Keys(now))
 	if len(bounds) < 2 {

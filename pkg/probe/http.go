@@ -254,7 +254,7 @@ func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 	return req
 }
 
-// isStatus reports whether an attempt failed because of the status of an HTTP response.
+// isStatus reports whether an attempt failed because of an HTTP response status.
 func isStatus(err error) bool {
 	f, ok := errors.AsType[*failure](err)
 	return ok && f.word == observation.WordStatus

@@ -323,7 +323,7 @@ func TestHTTPProbeRequest(t *testing.T) {
 	for _, v := range []struct {
 		id   string
 		get  HTTPGetAction
-		want []string // lines of the header section; PORT is replaced by the port
+		want []string // lines of the header section; PORT is replaced with the port
 	}{
 		{"same as the kubelet", HTTPGetAction{Path: "/h"}, []string{
 			"GET /h HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "Connection: close",

@@ -26,7 +26,7 @@ const (
 	maxLastAttempts = 8   // maximum length of observation.ProbeReadiness.Last
 )
 
-// Rate limit for calls of OnChange. It prevents an app with frequent changes from filling the log.
+// Rate limit for calls to OnChange. It prevents an app with frequent changes from filling the log.
 const (
 	changeBurst    = 10          // number of calls without a delay
 	changeInterval = time.Second // minimum interval between calls after the burst
@@ -71,7 +71,7 @@ type Prober struct {
 	stopped bool
 
 	notifyMu   sync.Mutex            // held during OnChange; locked before mu
-	announced  observation.Readiness // state in the last call of OnChange; guarded by notifyMu
+	announced  observation.Readiness // state in the last call to OnChange; guarded by notifyMu
 	nextChange time.Time             // state of the rate limit (generic cell rate algorithm); guarded by notifyMu
 	later      *time.Timer           // calls OnChange when the rate limit allows it; guarded by notifyMu
 }
@@ -84,7 +84,7 @@ type target struct {
 	tryTime    time.Duration // timeout of the next attempt
 	next       time.Time     // earliest start of the next attempt
 	row        int           // number of consecutive passes; kept between runs, as in Knative
-	refused    time.Time     // time of the first of the consecutive refused attempts; zero if the last attempt was not refused
+	refused    time.Time     // time of the first of several consecutive refused attempts; zero if the last attempt was not refused
 
 	// The following fields are guarded by Prober.mu. The fields above are owned by the current run.
 	known  observation.ProbeReadiness // Detail and Warning are not set; state derives them from err

@@ -18,11 +18,11 @@ import (
 const (
 	// progressInterval is the time between two log lines about a running drain.
 	progressInterval = 5 * time.Second
-	// farewellLead is how long before the drain deadline WebSocket clients receive a Close frame, so
-	// that they can close the connection themselves. It is at most a tenth of the maximum duration
-	// of the drain.
+	// farewellLead is the time before the drain deadline at which WebSocket clients receive a Close
+	// frame, so that they can close the connection themselves. It is at most a tenth of the maximum
+	// duration of the drain.
 	farewellLead = 2 * time.Second
-	// abortTime is how long the drain waits for aborted requests to send error responses.
+	// abortTime is how long the drain waits until the error responses to aborted requests are sent.
 	abortTime = time.Second
 	// leaveTime is the maximum time for closing connections after the listeners are closed. It is
 	// longer than the delay before the second HTTP/2 GOAWAY plus the time to receive the rest of a
@@ -195,7 +195,7 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // an expired deadline would make net/http assume that the client disconnected
 	_ = control.SetWriteDeadline(time.Time{})
-	if !s.proxy.Drain.Draining() { // log once, regardless of the number of hooks
+	if !s.proxy.Drain.Draining() { // log once, regardless of how many hooks are called
 		s.log.Info("drain started by the preStop hook of the user container")
 	}
 	s.beginDrain(false)

@@ -19,7 +19,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Maximum live memory of the header of a queued request (docs/bounds.md, "Memory budget").
+// Maximum live memory for the header of a queued request (docs/bounds.md, "Memory budget").
 // headExtra is in bytes and covers many fields and the connection.
 const (
 	headFactor1 = 2 // multiplied by MAX_HEADER_BYTES, for HTTP/1.1

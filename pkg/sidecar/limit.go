@@ -15,7 +15,7 @@ const (
 	limitSettled  = 10 * time.Second // time without a change before a new limit is logged
 )
 
-// logLimit logs each change of the adaptive limit that lasts for limitSettled, until ctx is done.
+// logLimit logs each change to the adaptive limit that lasts for limitSettled, until ctx is done.
 func (s *sidecar) logLimit(ctx context.Context) error {
 	if _, adaptive := s.proxy.Limit.Adaptive(); !adaptive {
 		return nil
@@ -38,7 +38,7 @@ func (s *sidecar) logLimit(ctx context.Context) error {
 	}
 }
 
-// limitChanges detects changes of an adaptive limit that last for limitSettled. Other changes are
+// limitChanges detects changes to an adaptive limit that last for limitSettled. Other changes are
 // ignored to bound the number of log lines.
 type limitChanges struct {
 	logged int       // the last logged limit, or the initial limit if none was logged

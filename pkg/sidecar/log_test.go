@@ -23,7 +23,7 @@ import (
 )
 
 // logged returns the lines that use writes to a logger built from c. In the logging configuration,
-// OUT is replaced by the path of the output file.
+// OUT is replaced with the path of the output file.
 func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]any {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "log")

@@ -79,8 +79,8 @@ func maxConnections(setting int, memoryLimit int64) int {
 	return int(min(max(n, minMemoryConnections), math.MaxInt32))
 }
 
-// newBudget returns the memory budget for requests, which is a fraction of the memory limit of the
-// Go runtime.
+// newBudget returns the memory budget for requests, which is a fraction of the Go runtime's memory
+// limit.
 func newBudget(bounds *bound.Recorder) *netconn.Budget {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {

@@ -352,7 +352,7 @@ func (s *sidecar) check(ctx context.Context) observation.Readiness {
 	return p.State()
 }
 
-// probeOptions returns the options of all probes of the user container.
+// probeOptions returns the options for all probes of the user container.
 func (s *sidecar) probeOptions() probe.Options {
 	return probe.Options{AutoDetectHTTP2: s.config.AutoDetectHTTP2.V, OwnPorts: s.ownPorts()}
 }

@@ -25,7 +25,8 @@ func TestTracerRejectsOwnPorts(t *testing.T) {
 	}
 }
 
-// Previously, the command why changed the readiness, so that an alert ended.
+// Previously, the command `queue-proxy why` changed the recorded readiness, which resolved an
+// alert.
 func TestCheckForStatusIsNotRecorded(t *testing.T) {
 	app := httptest.NewServer(http.NotFoundHandler())
 	defer app.Close()
