@@ -41,8 +41,8 @@ var bombs = []bomb{
 }
 
 // The sidecar rejects unbounded requests within seconds and after a bounded number of bytes,
-// and the response states the reason. Several at the same time fit into the memory of a small
-// pod.
+// and the response states the reason. Several such requests at the same time fit into the
+// memory of a small pod.
 func TestUnboundedRequestsAreRejected(t *testing.T) {
 	const (
 		atOnce = 2

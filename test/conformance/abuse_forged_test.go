@@ -114,7 +114,7 @@ func (a *recordingApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// got returns the fields of the last request for path and the number of such requests.
+// got returns the fields of the last request for path, and the number of requests for path.
 func (a *recordingApp) got(path string) (one http.Header, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -116,7 +116,7 @@ type countingApp struct {
 	mu       sync.Mutex
 	last     int
 	running  map[int]bool // arrival numbers of the current requests
-	most     int          // maximum number of concurrent requests, after excluding requests that ended within a second of the arrival of a later one
+	most     int          // maximum number of concurrent requests, without requests that ended within a second after a later request arrived
 	never    int          // number of requests for /never
 	arrivals int
 }
@@ -369,8 +369,8 @@ func (v *victim) runAttack(name string, memory int64, contends bool, attack func
 	v.app.most, v.app.arrivals = 0, 0
 }
 
-// flood calls do the given number of times. It opens a new connection when the sidecar closes
-// the current one.
+// flood calls the function do the given number of times. It opens a new connection when the
+// sidecar closes the current one.
 func (v *victim) flood(protocol string, notReading bool, times int, settings []http2.Setting, do func(a *attacker, i int) error) {
 	v.t.Helper()
 	var a *attacker
@@ -597,7 +597,7 @@ var h2Floods = []h2Flood{
 	}},
 }
 
-// maxFloodMemory is the maximum growth of memory during a flood, in bytes.
+// maxFloodMemory is the maximum growth of memory, in bytes, during a flood.
 const maxFloodMemory = 48 << 20
 
 func TestHTTP2FloodsStayWithinLimits(t *testing.T) {
@@ -664,10 +664,12 @@ var h2Bombs = []struct {
 	}},
 }
 
-// maxBombMemory is the maximum growth of memory during a bomb in a container of 64 MiB, in bytes.
+// maxBombMemory is the maximum growth of memory, in bytes, during a bomb in a container with a
+// memory limit of 64 MiB.
 const maxBombMemory = 50 << 20
 
-// awaitStableMemory waits until the memory does not increase or exceeds most bytes.
+// awaitStableMemory waits until the memory no longer increases, or exceeds the limit most in
+// bytes.
 func (v *victim) awaitStableMemory(most int64) {
 	for last := int64(0); ; {
 		now := v.memory("VmHWM")
@@ -682,7 +684,7 @@ func (v *victim) awaitStableMemory(most int64) {
 func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 	for protocol, app := range map[string]string{"h2c": "h1", "TLS h2": "both"} {
 		t.Run(protocol+" in front of "+app, func(t *testing.T) {
-			v := newVictim(t, 0, app, "GOMEMLIMIT=51MiB") // the sidecar sets this limit itself in a container of 64 MiB
+			v := newVictim(t, 0, app, "GOMEMLIMIT=51MiB") // the sidecar sets this limit itself if the memory limit is 64 MiB
 			calm := v.memory("VmRSS")
 			for _, b := range h2Bombs {
 				v.runAttack(b.name, maxBombMemory, false, func() {
@@ -704,8 +706,8 @@ func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 	}
 }
 
-// The receiver allocates a buffer for the length in the frame header. Therefore, frames that
-// are larger than 16 KB are rejected when the frame header arrives.
+// The receiver allocates a buffer of the length in the frame header. Therefore, frames that are
+// larger than 16 KB are rejected when the frame header arrives.
 func TestHTTP2FrameOverMaximumSizeIsRejected(t *testing.T) {
 	p := newProxy(t)
 	p.sample()

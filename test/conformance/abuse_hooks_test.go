@@ -74,7 +74,7 @@ func TestPreStopHookFloodDoesNotEndOtherHooks(t *testing.T) {
 	}
 }
 
-// All hooks of a pod come from the address of its node.
+// All hook requests for a pod come from the address of its node.
 func TestPreStopHooksPerClientAreLimited(t *testing.T) {
 	p := newProxy(t)
 	app := p.holder()

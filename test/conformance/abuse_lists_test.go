@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// names returns a list of different field names with a length of size bytes.
+// names returns a list of different field names. The length of the list is size bytes.
 func names(size int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < size; i++ {
@@ -58,7 +58,7 @@ func TestLongFieldNameListsAreRejected(t *testing.T) {
 	}
 }
 
-// Long Connection lists in responses of the app are rejected as well.
+// Long Connection lists in responses from the app are rejected as well.
 func TestLongConnectionListInResponseReturns502(t *testing.T) {
 	p := newProxy(t)
 	p.bare(func(c *bareConn, m *message) bool {

@@ -26,7 +26,7 @@ import (
 const (
 	// smallPod is the memory limit of a small container in bytes.
 	smallPod = 64 << 20
-	// smallRuntime is the memory limit of the Go runtime in bytes that the sidecar sets in such a
+	// smallRuntime is the Go runtime's memory limit, in bytes, that the sidecar sets in such a
 	// container.
 	smallRuntime = 42 << 20
 )
@@ -67,8 +67,8 @@ func (p *process) files() int {
 	return len(all)
 }
 
-// awaitReleased waits until the numbers of goroutines and files exceed the previous numbers by
-// at most some.
+// awaitReleased waits until the process has at most some more goroutines and files than in
+// before.
 func (p *proxy) awaitReleased(what string, before footprint, some int) {
 	p.t.Helper()
 	p.poll(what+": goroutines and files are released", func() error {
@@ -281,7 +281,7 @@ func (p *proxy) ways() []way {
 // verdicts counts the results of malformed requests.
 type verdicts struct{ byApp, refused, ours, silent atomic.Int64 }
 
-// count records the responses to a text. A response of the sidecar may have status 200 if the
+// count records the responses to a text. A response from the sidecar may have status 200 if the
 // sidecar alone serves the port.
 func (n *verdicts) count(t *testing.T, port string, oursAlone bool, text string, v verdict) {
 	t.Helper()

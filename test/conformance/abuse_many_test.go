@@ -23,7 +23,7 @@ import (
 // A connectionGroup is a list of open connections.
 type connectionGroup []*net.TCPConn
 
-// newConnectionGroup opens n connections and calls begin for each of them.
+// newConnectionGroup opens n connections and calls the function begin for each of them.
 func newConnectionGroup(t *testing.T, addr string, n int, begin func(net.Conn) error) connectionGroup {
 	t.Helper()
 	h := make(connectionGroup, n)
@@ -164,7 +164,7 @@ func TestManyIdleConnectionsStayWithinLimits(t *testing.T) {
 					t.Errorf("%s: %d connections are still open, want 0", name, n)
 					break
 				}
-				time.Sleep(100 * time.Millisecond) // each call of open needs one system call per connection
+				time.Sleep(100 * time.Millisecond) // each call to open needs one system call per connection
 			}
 			h.close()
 		})

@@ -28,7 +28,8 @@ import (
 const (
 	// attackers is the number of connections of an attack.
 	attackers = 64
-	// maxHeldMemory is the maximum growth of the memory in a container of 64 MiB, in bytes.
+	// maxHeldMemory is the maximum growth of memory, in bytes, in a container with a memory limit
+	// of 64 MiB.
 	maxHeldMemory = 50 << 20
 )
 

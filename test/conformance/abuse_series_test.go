@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// series scrapes the metrics of a port and returns the set of all series with their labels, and
+// series scrapes the metrics on a port. It returns the set of all series with their labels, and
 // the text.
 func (p *proxy) series(port int) (names map[string]bool, text string) {
 	p.t.Helper()

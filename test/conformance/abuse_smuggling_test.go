@@ -427,8 +427,8 @@ func TestSmuggledHTTP2RequestsDoNotReachServer(t *testing.T) {
 	}
 }
 
-// A formH2 is an HTTP/2 request that contains another request. /N is a placeholder for its
-// number.
+// A formH2 is an HTTP/2 request that contains another request. /N is a placeholder for the
+// number of the form.
 type formH2 struct {
 	name   string
 	pseudo map[string]string // pseudo-header fields that replace the defaults
@@ -485,8 +485,8 @@ func (f formH2) numbered(s string, i int) field {
 
 func withNumber(s string, i int) string { return strings.ReplaceAll(s, "/N", fmt.Sprintf("/%04d", i)) }
 
-// send sends the case on a new connection. It returns the number of responses of the app by the
-// kind of their target, and the total number of responses.
+// send sends the case on a new connection. It returns the number of the app's responses for
+// each kind of target, and the total number of responses.
 func (f formH2) send(t *testing.T, p *proxy, i int) (answers map[string]int, total int) {
 	t.Helper()
 	fields := []field{{":method", "POST"}, {":scheme", "http"}, {":authority", "a.test"}, {":path", "/f/N"}}

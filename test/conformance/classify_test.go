@@ -130,9 +130,9 @@ const (
 // heard is the expected response to a kind of request.
 type heard struct {
 	status    int
-	body      string // byTheApp is the response of the user container; anyText is not compared
+	body      string // byTheApp is the response from the user container; anyText is not compared
 	hash      string
-	details   string // expected details of Proxy-Status; empty for successful responses of the sidecar
+	details   string // expected details of Proxy-Status; empty for successful responses from the sidecar
 	errorType string
 }
 
@@ -246,7 +246,7 @@ func (a *ledgerApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // The test sends each row of the table with each protocol to a ready sidecar and to a draining
-// sidecar. A held request prevents the end of the drain.
+// sidecar. A held request keeps the drain from completing.
 func TestRequestClassification(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// protocolVersions are the versions of HTTP and the ALPN names of the protocols of httpClient.
+// protocolVersions contains the HTTP version and the ALPN name for each protocol of httpClient.
 var protocolVersions = map[string]struct {
 	http   int
 	alpn   string

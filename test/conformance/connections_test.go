@@ -19,8 +19,8 @@ import (
 // sidecar closes the connection that has been idle for the longest time (docs/bounds.md,
 // "Connections").
 
-// fullProxy starts a sidecar with a certificate and a limit of most connections, and an app
-// that holds requests.
+// fullProxy starts a sidecar with a certificate, and an app that holds requests. most is the
+// connection limit of the sidecar.
 func fullProxy(t *testing.T, most int) (*proxy, *holder) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)

@@ -76,7 +76,7 @@ func (p *proxy) grpcApp() {
 }
 
 // grpcHolder starts a user container that echoes the first message of a stream and then waits
-// for the end of the stream. The channel receives the error of the stream.
+// until the stream ends. The channel receives the error of the stream.
 func (p *proxy) grpcHolder() (ended <-chan error) {
 	end := make(chan error, 1)
 	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
@@ -197,8 +197,8 @@ func TestGRPCCancelReachesApp(t *testing.T) {
 	}
 }
 
-// docs/promises.md 3.2: responses of the sidecar to gRPC requests have a grpc-status and never
-// only an HTTP status.
+// docs/promises.md 3.2: responses from the sidecar to gRPC requests have a grpc-status and
+// never only an HTTP status.
 func TestErrorsForGRPCHaveGRPCStatus(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONNECT_RETRY=20ms", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=2")

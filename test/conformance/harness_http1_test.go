@@ -292,7 +292,7 @@ type bareApp struct {
 	conns  int
 }
 
-// A bareConn is the server side of a connection of a bareApp.
+// A bareConn is the server side of a connection to a bareApp.
 type bareConn struct {
 	*net.TCPConn
 	r      *bufio.Reader

@@ -266,7 +266,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// code waits for the end of the process and returns the exit code, or -1 after a signal.
+// code waits until the process exits and returns the exit code, or -1 after a signal.
 func (p *process) code() int {
 	p.t.Helper()
 	select {
@@ -354,8 +354,8 @@ next:
 	return rest
 }
 
-// Ports are below the range of local ports that the kernel assigns to clients. Each run of the
-// tests has its own block of ports so that concurrent runs do not use the same port.
+// Ports are below the range of local ports that the kernel assigns to clients. Each test run
+// has its own block of ports so that concurrent runs do not use the same port.
 const (
 	firstPort = 11000
 	blockSize = 2500
@@ -368,7 +368,7 @@ var (
 	lastPort  atomic.Int32
 )
 
-// reserveBlock locks the file of an unused block until the end of the process. In a network
+// reserveBlock locks the file of an unused block until the process exits. In a network
 // namespace, no other process uses the ports.
 func reserveBlock() (first int, err error) {
 	if os.Getenv(namespaceVariable) != "" {
@@ -435,7 +435,8 @@ func httpClient(t *testing.T, protocol string) *http.Client {
 	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// get sends a GET request with a timeout of patience and returns the response with its body.
+// get sends a GET request and returns the response with its body. The constant patience is the
+// timeout.
 func get(t *testing.T, c *http.Client, url string, fields ...string) (*http.Response, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

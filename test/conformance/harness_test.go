@@ -229,7 +229,7 @@ func (p *h2Peer) goAway() h2Event {
 	return p.await("a GOAWAY", func(e h2Event) bool { return e.frame == http2.FrameGoAway })
 }
 
-// goAways waits for the end of the connection and returns all GOAWAY frames.
+// goAways waits until the connection ends and returns all GOAWAY frames.
 func (p *h2Peer) goAways() (all []h2Event) {
 	p.t.Helper()
 	poll(p.t, "the server closes the connection", func() error {
@@ -266,8 +266,8 @@ func (a h2Answer) get(name string) string {
 	return ""
 }
 
-// answer waits for the end of a stream. RST_STREAM after a complete response only asks the
-// client to stop sending (RFC 9113 section 8.1), so it does not set cut.
+// answer waits until a stream ends. RST_STREAM after a complete response only asks the client
+// to stop sending (RFC 9113 section 8.1), so it does not set cut.
 func (p *h2Peer) answer(stream uint32) (a h2Answer) {
 	p.t.Helper()
 	p.await(fmt.Sprintf("the end of stream %d", stream), func(e h2Event) bool {
@@ -318,7 +318,7 @@ func (p *proxy) awaitLog(words ...string) {
 	})
 }
 
-// An attempt is the record of a request of a client.
+// An attempt is a client's record of one request.
 type attempt struct {
 	id, client string
 	method     string

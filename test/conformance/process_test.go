@@ -384,7 +384,8 @@ func TestCommandLine(t *testing.T) {
 	})
 }
 
-// command runs the binary with a timeout of patience and returns its output and its exit code.
+// command runs the binary and returns its output and its exit code. The constant patience is
+// the timeout.
 func command(t *testing.T, env []string, args ...string) (out string, code int) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), queueProxy, args...)

@@ -411,7 +411,8 @@ func TestTargetsAndFieldsAreForwardedOverHTTP2(t *testing.T) {
 	}
 }
 
-// MAX_HEADER_BYTES limits response headers for each protocol of the app and of the client.
+// MAX_HEADER_BYTES limits response headers for each combination of the app's protocol and the
+// client's protocol.
 func TestLongResponseHeadersAreForwarded(t *testing.T) {
 	const fields, size = 60, 15 << 10 // 900 KiB
 	long := strings.Repeat("x", size)
@@ -621,8 +622,8 @@ func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 	}
 }
 
-// checkOurs fails the test unless m is an error response of the sidecar with the given status,
-// error type and reason, and with a short text that contains no address.
+// checkOurs fails the test unless m is an error response from the sidecar with the given
+// status, error type and reason, and with a short text that contains no address.
 func checkOurs(t *testing.T, p *proxy, m *message, status int, kind, word string) {
 	t.Helper()
 	if m.status() != status {
@@ -927,8 +928,8 @@ func TestFullDuplex(t *testing.T) {
 	}
 }
 
-// duplexClient starts a POST request. It returns functions that send a part of the request body
-// and read a part of the response body of the same size.
+// duplexClient starts a POST request. It returns two functions. One sends a part of the request
+// body, and the other reads a part of the response body with the same size.
 func duplexClient(t *testing.T, p *proxy, protocol string) (send func(string), reply func() (string, error)) {
 	const size = len("message 00")
 	if protocol == "h1" {

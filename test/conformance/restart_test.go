@@ -14,8 +14,8 @@ import (
 
 // Applications that restart or close their connections: docs/promises.md 3.6 and 3.7.
 
-// An app is killed and restarted several times under load. Each client receives the response of
-// the app or an error with a reason.
+// An app is killed and restarted several times under load. Each client receives the response
+// from the app or an error with a reason.
 func TestAppRestartsUnderLoadGiveResponseOrReason(t *testing.T) {
 	inParallel(t)
 	for name, hard := range map[string]bool{"FIN": false, "reset": true} {
@@ -40,7 +40,8 @@ func TestAppRestartsUnderLoadGiveResponseOrReason(t *testing.T) {
 			c.until("requests are answered", func() bool { return c.answered() > 100 })
 			random := rand.New(rand.NewPCG(1, 2))
 			for range 15 {
-				// Sleeps because the application must run and be stopped for random times.
+				// Sleeps because the application must run, and then be stopped, for random
+				// durations.
 				time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
 				app.kill()
 				time.Sleep(time.Duration(random.Int64N(int64(60 * time.Millisecond))))

@@ -33,7 +33,7 @@ const endlessID = 1<<31 - 1
 
 // 200 clients send requests at full speed, and the sidecar receives SIGTERM. The clients stop
 // one second later. The app receives each request once, and each client receives the response
-// of the app.
+// from the app.
 func TestDrainUnderLoadLosesNoRequest(t *testing.T) {
 	const quiet, longest = 500 * time.Millisecond, 400 * time.Millisecond
 	p := newProxy(t)
@@ -183,7 +183,7 @@ func (a *endlessApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/now":
 		return
 	case "/wait":
-		io.Copy(io.Discard, r.Body) // net/http detects the end of the connection only after the body
+		io.Copy(io.Discard, r.Body) // net/http detects that the connection ended only after the body
 		<-r.Context().Done()
 		return
 	case "/silent", "/silent-fixed", "/grpc":
@@ -548,7 +548,7 @@ func TestDrainDoesNotCloseConnectionWithRequest(t *testing.T) {
 }
 
 // A request is accepted as soon as its header section is complete, even if the header section
-// was incomplete at the end of the drain. The request can run until the deadline.
+// was incomplete when the drain completed. The request can run until the deadline.
 func TestRequestCompletedAfterDrainIsServed(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=15s")
@@ -982,7 +982,7 @@ func TestSecondSignalExitsWithOneImmediately(t *testing.T) {
 }
 
 // The preStop hook of a native sidecar starts the drain, because its SIGTERM arrives after the
-// end of the app.
+// app has stopped.
 func TestDrainEndpointStartsDrain(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms")

@@ -303,7 +303,7 @@ func TestDrainWaitsForOtherResponses(t *testing.T) {
 	}
 }
 
-// A native sidecar receives SIGTERM after the end of the app.
+// A native sidecar receives SIGTERM after the app has stopped.
 func TestAppEndsStreamsWithNativeSidecar(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=1h")

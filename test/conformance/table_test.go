@@ -93,9 +93,9 @@ func (c *columns) set(name string, results map[string]result) {
 	c.results[name] = results
 }
 
-// writeDocument writes the results of a binary to the tables of a document. Other binaries keep
-// their results, and with keep, also the checks without a result. If the document does not exist,
-// it is created.
+// writeDocument writes the results for a binary to the tables in a document. Other binaries keep
+// their results. If keep is true, checks without a result also keep their previous result. If the
+// document does not exist, it is created.
 func writeDocument(path, name string, checks []check, sections []section, results map[string]result, keep bool) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		if err := os.WriteFile(path, []byte("<!-- "+tablesName+" -->\n<!-- /"+tablesName+" -->\n"), 0o644); err != nil {
@@ -118,7 +118,7 @@ func writeDocument(path, name string, checks []check, sections []section, result
 }
 
 // writeSummary writes the number of passed checks of each section to a document. It reads the results from
-// a document of writeDocument.
+// a document that writeDocument has written.
 func writeSummary(path, results string, checks []check, sections []section) error {
 	_, tables, _, err := harness.ReadSection(results, tablesName)
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *columns) table(checks []check) string {
 	return b.String()
 }
 
-// header writes the header of a table with two columns before those of the binaries.
+// header writes the header of a table that has two columns before the columns of the binaries.
 func (c *columns) header(b *strings.Builder, first, second string) {
 	names := append([]string{first, second}, c.names...)
 	fmt.Fprintf(b, "| %s |\n|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))

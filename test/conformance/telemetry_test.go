@@ -53,7 +53,7 @@ func TestWhyCommandPrintsReason(t *testing.T) {
 			go s.Serve(l)
 			t.Cleanup(s.Stop)
 		}, nil, "not-serving"},
-		"still starting": {httpGet + `,"timeoutSeconds":60`, func(p *proxy) { // the first response of the app is pending
+		"still starting": {httpGet + `,"timeoutSeconds":60`, func(p *proxy) { // the first response from the app is pending
 			p.appSpeaking(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "h1")
 		}, nil, "starting: pending"},
 		"draining": {httpGet, func(p *proxy) {
@@ -195,7 +195,7 @@ func TestRequestLogHasLineForEachRequest(t *testing.T) {
 	})
 }
 
-// All signals contain the exact size of responses of the sidecar, and these responses are not
+// All signals contain the exact size of responses from the sidecar, and these responses are not
 // marked as truncated.
 func TestTelemetryHasSizeOfSidecarResponses(t *testing.T) {
 	p := newProxy(t)

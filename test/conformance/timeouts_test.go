@@ -19,8 +19,8 @@ import (
 )
 
 // The tests check each timeout in each phase of a request and with each protocol
-// (docs/promises.md 3.2). Each test checks the response to the client, the end of the request
-// in the user container, and the log.
+// (docs/promises.md 3.2). Each test checks the response to the client, how the request ends in
+// the user container, and the log.
 
 // A timeoutSetting is a setting of a timeout and the expected error.
 type timeoutSetting struct {
@@ -409,7 +409,7 @@ func TestIdleTimeoutDuringGRPCStreamReturnsError(t *testing.T) {
 	idleTimeout.logged(t, p, "streaming")
 }
 
-// After the start of the response, the response-start timeout does not apply. The request
+// After the response has started, the response-start timeout does not apply. The request
 // timeout with the scope first-byte does not apply either. The idle timeout does not expire
 // while data is transferred.
 func TestTimeoutsDoNotEndActiveResponse(t *testing.T) {
@@ -693,7 +693,7 @@ func TestTimeoutEndsResponseToSlowReader(t *testing.T) {
 	}
 }
 
-// If all timeouts are set, the failure reason is that of the first timeout that expires.
+// If all timeouts are set, the failure reason belongs to the first timeout that expires.
 func TestFirstExpiredTimeoutDeterminesReason(t *testing.T) {
 	inParallel(t)
 	for _, c := range []timeoutSetting{requestTimeout, startTimeout, idleTimeout} {

@@ -32,7 +32,7 @@ func parseTarget(text string) (target, error) {
 }
 
 // runningSidecar returns the sidecar of -url, and the protocols that it supports. Without -url, it
-// starts a sidecar. The test must not depend on the response of the application.
+// starts a sidecar. The test must not depend on the response from the application.
 func runningSidecar(t *testing.T) (p *proxy, supported []string) {
 	t.Helper()
 	text := os.Getenv(urlVariable)

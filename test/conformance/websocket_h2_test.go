@@ -190,7 +190,7 @@ func TestCanceledWebSocketOverHTTP2HoldsSlot(t *testing.T) {
 }
 
 // When the pod shuts down, an open WebSocket receives a Close frame with code 1001 (RFC 6455
-// section 7.4.1) and the end of the stream.
+// section 7.4.1), and then the stream ends.
 func TestDrainClosesWebSocketOverHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
