@@ -15,7 +15,7 @@ import (
 const beforeName = "before"
 
 // findBuilds returns the two builds of queue-proxy that compareBuilds compares: the program in
-// the directory bin and the program before.
+// the directory bin, and the program whose path is before.
 func findBuilds(bin, before string) ([]*peer, error) {
 	var builds []*peer
 	for _, build := range []struct{ name, program string }{{ours, filepath.Join(bin, "queue-proxy")}, {beforeName, before}} {

@@ -446,7 +446,7 @@ func (b *bench) memoryOf(p *peer, app *runningApp, k client, rows []busyRow) err
 func (b *bench) density(ctx context.Context, _ *runningApp, n int) error {
 	if b.shared != nil {
 		b.results.note("density/share", ours, "not measured: "+b.shared.Error())
-		return nil //nolint:nilerr // that nothing can be measured here is the result
+		return nil //nolint:nilerr // the note in the results explains why there is no measurement
 	}
 	for _, p := range rotate(b.peers, n) {
 		if err := b.failed(ctx, "density/share", p.name, b.densityOf(ctx, p)); err != nil {
@@ -623,7 +623,7 @@ func (b *bench) loadAll(ctx context.Context, l *load, peers []*running, direct *
 
 // paired compares queue-proxy with HAProxy for loads with similar results. It repeatedly
 // measures one of them and immediately afterwards the other, and records the ratio of each
-// pair. Longer changes of the machine speed affect both parts of a pair.
+// pair. Longer changes in machine speed affect both parts of a pair.
 func (b *bench) paired(ctx context.Context, peers []*running, n int) error {
 	find := func(name string) *running {
 		i := slices.IndexFunc(peers, func(r *running) bool { return r.name() == name })
@@ -726,7 +726,7 @@ func takeTurn(measure func() ([]time.Duration, error)) (t turn, err error) {
 }
 
 // leastDisturbed returns the half of the turns with the least stolen CPU time. A pause of the
-// machine is not part of the latency of a proxy, but it would determine the 99th percentile.
+// machine is not part of a proxy's latency, but it would determine the 99th percentile.
 func leastDisturbed(all []turn) []turn {
 	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b turn) int { return a.stolen - b.stolen })
 	return sorted[:(len(sorted)+1)/2]
@@ -804,7 +804,7 @@ type rank struct {
 	p  float64
 }
 
-// of returns the median of the percentiles of the turns in microseconds.
+// of returns the median of the turns' percentiles in microseconds.
 func (r rank) of(all []turn) float64 {
 	var each []float64
 	for _, t := range all {

@@ -201,7 +201,7 @@ func (b *bench) idle(ctx context.Context, app *runningApp, n int) error {
 	return b.measureIdle(ctx, pods)
 }
 
-// measureIdle polls all pods and adds the medians of the pods of each sidecar to the results.
+// measureIdle polls all pods. For each sidecar, it adds the medians of its pods to the results.
 func (b *bench) measureIdle(ctx context.Context, pods []*idlePod) error {
 	var measuring sync.WaitGroup
 	costs, failed := make([]idleCost, len(pods)), make([]error, len(pods))

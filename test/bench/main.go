@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// Settings are the number and the duration of the measurements of a run.
+// Settings contains the number and the duration of the measurements in a run.
 type Settings struct {
 	Rounds  int      `json:"rounds"`
 	Seconds int      `json:"seconds"` // duration of each load
@@ -56,7 +56,7 @@ type Settings struct {
 	Starts  int      `json:"starts"`         // number of starts of each peer in a round; the median is recorded
 	Pods    int      `json:"pods"`           // number of pods on one node, each with a sidecar
 	Pairs   int      `json:"pairs"`          // total number of pairs in all rounds
-	Idle    int      `json:"idle"`           // duration of the CPU measurement of an idle pod in seconds
+	Idle    int      `json:"idle"`           // duration of the CPU measurement for an idle pod in seconds
 	Rows    []string `json:"rows,omitempty"` // selected groups of rows; empty for all groups
 }
 

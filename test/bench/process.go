@@ -116,8 +116,8 @@ func (p *process) answers(address, request string) (time.Duration, error) {
 // measured milliseconds and causes little CPU load.
 const askAgain = 100 * time.Microsecond
 
-// askOnce sends one request and returns the time of the first byte of a response with status
-// 200.
+// askOnce sends one request and returns the time when the first byte of a response with status
+// 200 arrives.
 func askOnce(address, request string) (time.Time, error) {
 	c, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {
@@ -230,8 +230,8 @@ func (p *process) memoryShare() (private, proportional float64, err error) {
 	return private, proportional, err
 }
 
-// sum returns the sum of a value of a file in /proc/PID over the process and its children in
-// bytes. The value in the file is in kB.
+// sum returns the sum, in bytes, of a value in a file below /proc/PID, for the process and its
+// children. The value in the file is in kB.
 func (p *process) sum(file, line string) (float64, error) {
 	family, err := p.family()
 	if err != nil {

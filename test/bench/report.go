@@ -225,7 +225,7 @@ func ratioText(v float64, ok bool) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// notes returns the notes of the cells of a section. A note on several rows of a peer occurs once.
+// notes returns the notes for the cells in a section. A note on several rows of a peer occurs once.
 func (s *section) notes(r *Results) []string {
 	var all []string
 	for _, p := range s.peers {
@@ -418,7 +418,7 @@ func (s *section) ownMarkdown(r *Results) []byte {
 	return b.Bytes()
 }
 
-// describeIdle describes the machine and the run of the section of idle pods.
+// describeIdle describes the machine and the run for the section on idle pods.
 func (r *Results) describeIdle() string {
 	m := &r.Machine
 	return fmt.Sprintf("%s, commit %s, Knative %s, %s: rounds: %d, seconds per measurement: %d, pods per sidecar: %d.\n"+

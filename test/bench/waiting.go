@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The requests of the memory measurement of queued requests. Knative's rule queues ten times
+// The requests for the memory measurement of queued requests. Knative's rule queues ten times
 // the concurrency limit.
 const (
 	waitingLimit       = 100

@@ -166,7 +166,7 @@ func TestHelmLintHasNoWarnings(t *testing.T) {
 	}
 }
 
-// Another namespace of the release replaces the namespace of the overlays everywhere.
+// If the release has another namespace, it replaces the overlays' namespace everywhere.
 func TestReleaseNamespaceIsUsedEverywhere(t *testing.T) {
 	for _, mode := range []string{"self-managed", "cert-manager"} {
 		for key, o := range rendered(t, "elsewhere", map[string]any{"certificate": map[string]any{"mode": mode}}) {

@@ -24,7 +24,7 @@ type scaled struct {
 	cells       []string // cells of the result table
 }
 
-// scrapeBound is the maximum time until a change of the metrics has an effect. The metrics are
+// scrapeBound is the maximum time until a change in the metrics has an effect. The metrics are
 // averages over one minute, and scrapers and HPAs poll every 15 s.
 const scrapeBound = 5 * time.Minute
 

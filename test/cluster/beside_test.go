@@ -38,7 +38,7 @@ func newContender(name, image string) *contender {
 	return &contender{name: name, image: image, failed: map[string]int{}, sent: map[string]int{}, how: map[string]string{}, own: map[string]bool{}}
 }
 
-// alternate calls do n times for each contender. The order alternates.
+// alternate calls the function do n times for each contender. The order alternates.
 func alternate(n int, both [2]*contender, do func(round int, c *contender)) {
 	for round := range n {
 		for i := range both {
@@ -200,8 +200,8 @@ func rollOuts(t *testing.T, both [2]*contender) {
 			one, two := s.newest("one"), s.newest("two")
 			for i := range one {
 				s.kubectl("delete", "pod", one[i], two[i], "--wait=false")
-				// With HTTP/2 streams, pods of Knative's image may terminate only at the end of
-				// the grace period of five minutes. After one minute, the new pods serve all
+				// With HTTP/2 streams, pods with Knative's image may terminate only when the
+				// grace period of five minutes ends. After one minute, the new pods serve all
 				// requests.
 				_, _ = run(nil, "kubectl", "-n", s.name, "wait", "--for=delete", "pod/"+one[i], "pod/"+two[i], "--timeout=60s")
 				if c.image == sidecarImage {
@@ -241,7 +241,7 @@ func (s *space) servesDirectly(name string) {
 	})
 }
 
-// newest returns the names of the pods of the ready Revision of a Knative Service.
+// newest returns the names of the pods that belong to the ready Revision of a Knative Service.
 func (s *space) newest(name string) []string {
 	s.t.Helper()
 	o, err := s.one("serving.knative.dev/v1/services", name)
@@ -289,7 +289,7 @@ func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens
 	}
 }
 
-// measureStreamEnds deletes pods that have one stream each, and records the end of each stream at
+// measureStreamEnds deletes pods that have one stream each, and records how each stream ends at
 // the client. The application ends its streams on SIGTERM.
 func measureStreamEnds(t *testing.T, both [2]*contender) {
 	s := newSpace(t, "beside-streams")

@@ -25,8 +25,8 @@ type authority struct {
 	pem  []byte
 }
 
-// makeCertificates creates the certificates of the cluster and the kubeconfig files of the
-// clients of the API server.
+// makeCertificates creates the cluster's certificates and the kubeconfig files for the API
+// server's clients.
 func makeCertificates(dir string) error {
 	ca, err := newAuthority(dir, "ca")
 	if err != nil {

@@ -86,7 +86,7 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 
 // If a Service with a numeric target port switches to the sidecar immediately, it loses the
 // pods without a sidecar. If the user performs the two steps in the README, no request is lost
-// during the rollout or the change of the Service. The application waits before it exits, so
+// during the rollout or the change to the Service. The application waits before it exits, so
 // that no requests are lost without a sidecar.
 func TestREADMEStepsLoseNoRequests(t *testing.T) {
 	s := newSpace(t, "steps", restricted)
@@ -226,7 +226,7 @@ func TestWebhookInjectsIntoRestrictedNamespace(t *testing.T) {
 	s := newSpace(t, "shop", restricted)
 	s.apply(app{name: "web", replicas: 2, annotations: logged()}.manifest())
 	s.ready("app=web", 2)
-	// The commands are those of deploy/README.md.
+	// The commands are the same as in deploy/README.md.
 	for _, line := range commands(t, "../../deploy/README.md", "kubectl label namespace shop queue-proxy.dev/inject=true", "kubectl rollout restart deployment -n shop") {
 		kubectl(t, strings.Fields(line)[1:]...)
 	}

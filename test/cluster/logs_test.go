@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// podLogs stores the logs of all containers of a namespace. The kubelet deletes the log files
+// podLogs stores the logs of all containers in a namespace. The kubelet deletes the log files
 // with the pod. Therefore each log file is opened when it is created, and it is read at the
 // end.
 type podLogs struct {

@@ -48,7 +48,7 @@ type machine struct {
 	serving             knativeState
 }
 
-// it is the cluster of this run. A process can run only one cluster.
+// The variable it contains the cluster of this run. A process can run only one cluster.
 var it *machine
 
 // A daemon is a program that runs until it is stopped.

@@ -287,8 +287,8 @@ func makeGroups(group string) (restore func(), err error) {
 	return restore, nil
 }
 
-// enableControllers enables the controllers that a kubelet needs for the children of a cgroup
-// of version 2, if the machine supports them. It returns a function that reverts the change.
+// enableControllers enables the controllers that a kubelet needs for the children of a version
+// 2 cgroup, if the machine supports them. It returns a function that reverts the change.
 func enableControllers(file string) (restore func()) {
 	before, _ := os.ReadFile(file)
 	var added []string
@@ -304,7 +304,7 @@ func enableControllers(file string) (restore func()) {
 	}
 }
 
-// groupOf returns the name of the cgroup of a run.
+// groupOf returns the name of a run's cgroup.
 func groupOf(state string) string { return "/queue-proxy-" + filepath.Base(state) }
 
 // lockState marks the directory of a run as in use.

@@ -20,13 +20,13 @@ import (
 )
 
 // podTimes stores when each pod of a namespace was created and became ready, as observed by the
-// client, because the times of the API server have a resolution of one second.
+// client, because the API server's timestamps have a resolution of one second.
 type podTimes struct {
 	mu          sync.Mutex // protects the following fields
 	made, ready map[string]time.Time
 }
 
-// watchPods watches the pods of a namespace until the end of the test.
+// watchPods watches the pods in a namespace until the end of the test.
 func (s *space) watchPods() *podTimes {
 	w := &podTimes{made: map[string]time.Time{}, ready: map[string]time.Time{}}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -73,7 +73,7 @@ func (w *podTimes) note(pod object, now time.Time) {
 	}
 }
 
-// took returns the time between the creation and the readiness of a pod.
+// took returns the time from when a pod was created until it was ready.
 func (w *podTimes) took(t *testing.T, pod string) time.Duration {
 	t.Helper()
 	var took time.Duration

@@ -17,7 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The names of the parts of Linkerd in a pod, and the images that replace the original images.
+// The names of Linkerd's parts in a pod, and the images that replace the original images.
 const (
 	linkerdProxy = "linkerd-proxy"
 	linkerdInit  = "linkerd-init"
@@ -25,7 +25,7 @@ const (
 	initImage    = "dev.local/linkerd-init"
 )
 
-// linkerdFolder is the directory of the files of Linkerd's injector.
+// linkerdFolder is the directory that contains the files of Linkerd's injector.
 const linkerdFolder = "/var/run/linkerd"
 
 // injectorAddress is the address of Linkerd's injector on the node.
@@ -135,8 +135,8 @@ func startLinkerd(t *testing.T) {
 	}
 }
 
-// linkerdValues returns the values of a chart with images of the node. The rules are created by
-// the iptables program of the node, which runs as root.
+// linkerdValues returns the values for a chart that uses the images on the node. The rules are
+// created by the iptables program of the node, which runs as root.
 func linkerdValues(t *testing.T, file string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -165,8 +165,8 @@ func linkerdValues(t *testing.T, file string) []byte {
 	return text
 }
 
-// importLinkerd imports the replacement of the proxy, and Linkerd's program that creates the
-// rules, together with the iptables program of the node.
+// importLinkerd imports the image that replaces the proxy. It also imports Linkerd's program
+// that creates the rules, together with the node's iptables program.
 func importLinkerd(t *testing.T, bin string) {
 	t.Helper()
 	proxy, err := os.ReadFile(bin + "/proxy")
@@ -274,8 +274,7 @@ func (s *space) admitted(manifest string) object {
 	return pod
 }
 
-// containerNames returns the names of the containers of a pod, starting with the init
-// containers.
+// containerNames returns the names of a pod's containers, starting with the init containers.
 func containerNames(pod object) []string {
 	var all []string
 	for _, c := range append(pod.each("spec", "initContainers"), pod.each("spec", "containers")...) {

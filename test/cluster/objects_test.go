@@ -73,10 +73,10 @@ func (o object) condition(kind string) bool {
 	return false
 }
 
-// ending reports whether an object is deleted but still exists.
+// ending reports whether an object is being deleted but still exists.
 func (o object) ending() bool { return o.text("metadata", "deletionTimestamp") != "" }
 
-// containers returns the states of the containers of a pod, including init containers.
+// containers returns the states of a pod's containers, including init containers.
 func (o object) containers() []object {
 	return append(o.each("status", "initContainerStatuses"), o.each("status", "containerStatuses")...)
 }

@@ -195,7 +195,7 @@ func TestKubeletProbesSucceedWithSidecar(t *testing.T) {
 
 // checkReadinessChanges fails the test unless the readiness of a pod and the output of
 // `queue-proxy why` match the state of the application. The liveness probe uses the same path,
-// so the app is not ready only for a short time.
+// so the test must make the application ready again before the liveness probe fails too often.
 func (s *space) checkReadinessChanges(pod object) {
 	s.t.Helper()
 	// Send the request directly to the application, because a Service sends no requests to a

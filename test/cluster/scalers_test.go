@@ -163,7 +163,7 @@ func discoverPods(t *testing.T) {
 	t.Cleanup(func() { cancel(); group.Wait() })
 }
 
-// A target is a port of a pod in the file format of Prometheus.
+// A target is a pod port in the format of Prometheus's target files.
 type target struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`

@@ -131,7 +131,7 @@ func (m *machine) rollouts(names ...string) error {
 	return nil
 }
 
-// patchConfig sets keys of a ConfigMap of Knative, given as JSON.
+// patchConfig sets keys in one of Knative's ConfigMaps. The keys are given as JSON.
 func patchConfig(name, data string) error {
 	_, err := run(nil, "kubectl", "-n", "knative-serving", "patch", "configmap", "config-"+name, "--type=merge", "-p", `{"data":`+data+`}`)
 	return err

@@ -29,7 +29,7 @@ type stream struct {
 	mu      sync.Mutex // protects the following fields
 	deleted time.Time  // time at which the pod was deleted
 	goaway  string     // time of GOAWAY after the deletion; empty if there is none
-	own     bool       // the end of the stream by the app arrived
+	own     bool       // the app ended the stream, and the client received this end
 	end     string     // description of the end; empty while the stream is open
 	done    chan struct{}
 }
@@ -52,7 +52,7 @@ func openStream(ctx context.Context, kind, address string) *stream {
 	return s
 }
 
-// since returns the time since the deletion of the pod.
+// since returns the time since the pod was deleted.
 func (s *stream) since() string {
 	if s.deleted.IsZero() {
 		return "before the deletion"
@@ -74,7 +74,7 @@ func (s *stream) delete() {
 	s.deleted = time.Now()
 }
 
-// result waits for the end of the stream.
+// result waits until the stream ends.
 func (s *stream) result() (own bool, how string) {
 	<-s.done
 	s.mu.Lock()

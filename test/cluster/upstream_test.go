@@ -183,7 +183,7 @@ func upstreamProgram(t *testing.T, p string) string {
 	return bin + "/" + strings.ReplaceAll(p, "/", "-") + ".test"
 }
 
-// upstreamTests returns the names of the tests of a package, with the package as prefix, except
+// upstreamTests returns the names of the tests in a package, with the package as prefix, except
 // for tests of other subjects.
 func upstreamTests(t *testing.T, p string) []string {
 	t.Helper()
@@ -223,7 +223,7 @@ type upstreamResult struct {
 	output []string
 }
 
-// runUpstream runs tests of a package and returns the results of the tests and their cases.
+// runUpstream runs tests of a package and returns the results of the tests and their subtests.
 func runUpstream(t *testing.T, p string, tests []string) map[string]upstreamResult {
 	t.Helper()
 	var names []string
@@ -307,7 +307,7 @@ func compareUpstream(t *testing.T, results map[string]upstreamResult) {
 	}
 }
 
-// casesOf returns the names of the cases of a test that have no cases themselves, sorted.
+// casesOf returns the sorted names of the subtests of a test, without the subtests that have subtests themselves.
 func casesOf(name string, results map[string]upstreamResult) []string {
 	var all []string
 	for _, other := range slices.Sorted(maps.Keys(results)) {
@@ -318,8 +318,8 @@ func casesOf(name string, results map[string]upstreamResult) []string {
 	return all
 }
 
-// upstreamSummary returns the results in Markdown: the number of tests for each package and result, the tests and cases
-// that do not pass, and the number of the tests that are not run for each subject.
+// upstreamSummary returns the results in Markdown: the number of tests for each package and result, the tests and
+// subtests that do not pass, and for each subject the number of tests that are not run.
 func upstreamSummary(version string, results map[string]upstreamResult) string {
 	count := map[string]map[string]int{} // by package and status
 	for _, p := range upstreamPackages {

@@ -101,7 +101,7 @@ func (s *stage) note(e ...ledger.Entry) {
 	s.entries = append(s.entries, e...)
 }
 
-// length is the duration of the requests of each fault.
+// length is how long requests are sent for each fault.
 const length = 4 * time.Second
 
 // Each fault runs in a separate pod. No request may be lost. The test writes results.txt, and the totals of all
@@ -238,7 +238,7 @@ func (s *stage) awaitResponses() {
 	s.note(v.Entries...)
 }
 
-// files returns the number of open file descriptors of the process of a container.
+// files returns the number of file descriptors that a container's process has open.
 func (p *pod) files(name string) int {
 	dir, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.pids[name]))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// A tally counts the requests of a row of results.txt.
+// A tally counts the requests in a row of results.txt.
 type tally struct {
 	name, what string
 	count      [ledger.Verdicts]int
@@ -34,7 +34,7 @@ func (y *tally) add(v ledger.Verdict, word string) {
 	y.words[v][word]++
 }
 
-// cell returns the count of a verdict. For responses of the sidecar, it also returns their reasons.
+// cell returns the count of a verdict. For responses from the sidecar, it also returns their reasons.
 func (y *tally) cell(v ledger.Verdict) string {
 	if v != ledger.FromSidecar || y.count[v] == 0 {
 		return fmt.Sprint(y.count[v])

@@ -236,7 +236,7 @@ func (p *pod) start(name string) {
 	p.findPID(name)
 }
 
-// logFile returns the path of the log of a container.
+// logFile returns the path of a container's log.
 func (p *pod) logFile(name string) (string, error) {
 	return tryPodman(p.t, nil, "inspect", "--format", "{{.HostConfig.LogConfig.Path}}", p.container(name))
 }

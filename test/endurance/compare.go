@@ -109,7 +109,7 @@ func (s *settings) duration(r *row) int {
 	return defaultSeconds
 }
 
-// minimum returns the minimum number of requests of a row. 0 is no minimum.
+// minimum returns the minimum number of requests of a row. 0 means no minimum.
 func (s *settings) minimum(r *row) int {
 	if s.seconds > 0 || s.quick || r.seconds > 0 {
 		return 0

@@ -13,7 +13,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// serveConnect runs a connect-go server until ctx ends.
+// serveConnect runs a connect-go server until ctx is done.
 func serveConnect(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("connect", flag.ContinueOnError)
 	address := f.String("listen", "", "listen address for plain text")

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// growthGauges are the metrics of the sidecar that must not grow in the row of -hour.
+// growthGauges are the metrics of the sidecar that must not grow in the row for -hour.
 func growthGauges() []string {
 	return []string{
 		"queue_proxy_process_resident_memory_bytes", "queue_proxy_process_open_fds",
@@ -67,8 +67,8 @@ func (s series) add(ctx context.Context, at *place) {
 }
 
 // The maximum of a gauge in the last quarter of the samples may exceed the maximum in the
-// second quarter by the fraction growthShare. The number of connections, file descriptors or
-// goroutines can increase by up to growthCount.
+// second quarter by at most the fraction growthShare. The number of connections, file
+// descriptors or goroutines can increase by up to growthCount.
 const (
 	growthShare = 0.15
 	growthCount = 20

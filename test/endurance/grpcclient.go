@@ -147,8 +147,8 @@ func (e ending) check(wantSum string) string {
 	return ""
 }
 
-// count counts the end of a call with n bytes of content. The parameter wrong describes
-// an error in the content, and is "" if there is none. Bounded calls can end with an expired deadline or with a cancellation.
+// count counts a call that has ended. n is the length of its content in bytes. The parameter wrong describes an error
+// in the content, and is "" if there is none. Bounded calls can end with an expired deadline or with a cancellation.
 func (p *grpcPeer) count(e ending, bounded bool, n int, wrong string) {
 	code := status.Code(e.err)
 	switch {
@@ -203,7 +203,7 @@ func (p *grpcPeer) stream(ctx context.Context, conn int, method string) (grpc.Cl
 	return p.conns[conn].NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
 }
 
-// end returns the end of a stream after an error of it.
+// end returns how a stream ended. err is the error of the last operation on the stream.
 func end(stream grpc.ClientStream, err error) ending {
 	if errors.Is(err, io.EOF) {
 		err = nil

@@ -48,11 +48,11 @@ type instructions struct {
 	seed    int           // seed of the response content
 	reply   int           // bytes of a response message; -1 is a copy of the request
 	count   int           // messages of a download
-	end     int           // number of messages until the server ends the stream; 0 is no limit
+	end     int           // number of messages until the server ends the stream; 0 means no limit
 	code    codes.Code    // status of the response
 	delay   time.Duration // wait before the response
 	ignore  bool          // the wait ignores cancellation
-	hold    bool          // the stream stays open until the client leaves
+	hold    bool          // the stream stays open until the client disconnects
 	message string        // text of the status
 	echo    string        // metadata field to copy to the header and the trailer
 }
@@ -82,7 +82,7 @@ func parseInstructions(text string) instructions {
 // A grpcServer is the application of the gRPC rows.
 type grpcServer struct{ content content }
 
-// serveGRPC runs the grpc-go server until ctx ends.
+// serveGRPC runs the grpc-go server until ctx is done.
 func serveGRPC(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("grpc", flag.ContinueOnError)
 	listen := f.String("listen", "", "listen address")
@@ -112,8 +112,8 @@ func serveGRPC(ctx context.Context, args []string) error {
 	return nil
 }
 
-// serve runs one server until ctx ends. If life is not 0, the server stops gracefully
-// after that time, and the next server can start immediately.
+// serve runs one server until ctx is done. If life is not 0, the server stops gracefully after
+// that time, and the next server can start immediately.
 func (s *grpcServer) serve(ctx context.Context, address string, life time.Duration, settings []grpc.ServerOption) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -171,7 +171,7 @@ func readInstructions(ctx context.Context) instructions {
 	return instructions{reply: -1}
 }
 
-// wait delays a call. It returns an error if the call ends before.
+// wait delays a call. It returns an error if the call ends first.
 func (i instructions) wait(ctx context.Context) error {
 	if i.ignore {
 		time.Sleep(i.delay)

@@ -100,8 +100,8 @@ func (p *grpcPeer) download(ctx context.Context, conn, n int, pause time.Duratio
 const callInterval = 11 * time.Second
 
 // runSubscriptions holds conns x streams idle streams, and makes a unary call in every
-// callInterval. With the option path "silent", the streams get no message, and another
-// stream takes the place of the call. All streams must be open at the end.
+// callInterval. With the option path "silent", the streams get no message, and another stream
+// is used instead of the call. All streams must be open at the end.
 func runSubscriptions(ctx context.Context, l *load) error {
 	p, err := newGRPCPeer(l)
 	if err != nil {

@@ -86,7 +86,7 @@ func problem(r *http.Response) string {
 	return kind
 }
 
-// count counts the end of a request.
+// count counts a request that has ended.
 func (p *httpPeer) count(ctx context.Context, bounded bool, n int, err error, wrong string) {
 	var u *url.Error
 	if errors.As(err, &u) {

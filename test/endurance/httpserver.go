@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// serveApplication runs an application of this program until ctx ends.
+// serveApplication runs an application of this program until ctx is done.
 func serveApplication(ctx context.Context, name string, args []string) error {
 	switch name {
 	case "grpc":
@@ -47,7 +47,7 @@ func (s *httpServer) handler() http.Handler {
 	return mux
 }
 
-// serveHTTP runs a net/http server for HTTP/1.1 and HTTP/2 until ctx ends. It listens for
+// serveHTTP runs a net/http server for HTTP/1.1 and HTTP/2 until ctx is done. It listens for
 // plain text and for TLS.
 func serveHTTP(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("http", flag.ContinueOnError)

@@ -18,23 +18,23 @@ import (
 // Options are the options of a client load. A load uses a part of them.
 type options struct {
 	target   string        // address of the application or of the proxy
-	ca       string        // PEM file with the certificate of the target; "" is plain text
+	ca       string        // PEM file with the certificate of the target; "" means plain text
 	seconds  int           // duration of the load
 	requests int           // minimum number of requests; the load runs longer if necessary
 	conns    int           // number of connections
 	streams  int           // number of concurrent calls on each connection
-	rate     int           // calls per second in total; 0 is no limit
+	rate     int           // calls per second in total; 0 means no limit
 	size     int           // bytes of content of a request message
 	reply    int           // bytes of content of a response message
 	delay    time.Duration // time that the application waits before it responds
-	deadline time.Duration // deadline of a call; 0 is none
-	share    int           // ratio of all calls to the calls with a deadline; 0 is the same as 1
-	cancel   time.Duration // calls are canceled at a random time between 0 and twice this time; 0 is never
+	deadline time.Duration // deadline of a call; 0 means none
+	share    int           // ratio of all calls to the calls with a deadline; 0 means the same as 1
+	cancel   time.Duration // calls are canceled at a random time between 0 and twice this time; 0 means never
 	path     string        // path and query of an HTTP request
 	count    int           // messages of a stream, or variants of a call
 	gzip     bool          // messages are compressed
-	late     time.Duration // time between the header of a response and the first read of its content
-	pause    time.Duration // mean time between two calls of a worker; 0 is no delay
+	late     time.Duration // time between a response header and the first read of the content
+	pause    time.Duration // mean time between two calls of a worker; 0 means no delay
 	command  []string      // program with arguments that the load "repeat" runs
 }
 

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// python runs a script of the folder peers.
+// python runs a script of the peers folder.
 func python(script string, args ...string) program {
 	return append(program{"/usr/bin/python3", "{{.Peers}}/" + script}, args...)
 }
 
-// nodeLoad is a client script of the folder peers.
+// nodeLoad is a client script of the peers folder.
 func nodeLoad(script string, args ...string) program {
 	return node(script, append([]string{"--target={{.Target}}", "--seconds={{.Seconds}}", "--requests={{.Requests}}"}, args...)...)
 }
 
-// grpcJava runs the client of grpc-java. Java compiles the file when it starts.
+// grpcJava runs the grpc-java client. Java compiles the file when it starts.
 func grpcJava(args ...string) program {
 	var jars []string
 	for _, name := range []string{
@@ -31,7 +31,8 @@ func grpcJava(args ...string) program {
 		"--target={{.Target}}", "--seconds={{.Seconds}}", "--requests={{.Requests}}"}, args...)
 }
 
-// messageRows returns the rows of grpc-go with all kinds of messages.
+// messageRows returns the rows for grpc-go clients, with all types of calls and different sizes
+// of messages.
 func messageRows() []row {
 	app := goApp("grpc")
 	return []row{
@@ -56,7 +57,7 @@ func messageRows() []row {
 	}
 }
 
-// limitRows returns the rows of grpc-go with limits of the server and with its restarts.
+// limitRows returns the rows for grpc-go with server limits and server restarts.
 func limitRows() []row {
 	all := []row{
 		{name: "grpc-go keepalive of 10 s", app: goApp("grpc", "-permit=5s"), h2: true, seconds: 35,
@@ -76,7 +77,7 @@ func limitRows() []row {
 	return all
 }
 
-// languageRows returns the rows of gRPC in other languages and libraries.
+// languageRows returns the rows for gRPC in other languages and libraries.
 func languageRows() []row {
 	goServer := goApp("grpc")
 	nodeServer := node("grpc-server.js", "{{.AppPort}}")
@@ -118,7 +119,7 @@ func languageRows() []row {
 	}
 }
 
-// gridRows returns the rows of h2load with connections x streams.
+// gridRows returns the rows for h2load, with different numbers of connections and streams.
 func gridRows() []row {
 	var all []row
 	for _, c := range [][2]int{{1, 1}, {1, 10}, {1, 100}, {10, 10}, {100, 10}, {500, 2}} {
@@ -147,7 +148,7 @@ func nginxApp() program {
 	return program{"nginx", "-p", "{{.Dir}}", "-e", "stderr", "-c", `{{.Configure "nginx-app.conf"}}`}
 }
 
-// bodyRows returns the rows of net/http with large content.
+// bodyRows returns the rows for net/http with large content.
 func bodyRows() []row {
 	var all []row
 	for _, http1 := range []bool{true, false} {
@@ -167,7 +168,7 @@ func bodyRows() []row {
 	return all
 }
 
-// serverRows returns the rows of other servers.
+// serverRows returns the rows for other servers.
 func serverRows() []row {
 	apache := program{"apache2", "-DFOREGROUND", "-f", `{{.Configure "apache.conf"}}`}
 	nghttpd := program{"nghttpd", "--no-tls", "-a", "127.0.0.1", "-d", "{{.Files}}", "{{.AppPort}}"}
@@ -190,7 +191,7 @@ func serverRows() []row {
 	}
 }
 
-// clientRows returns the rows of other clients of HTTP, and of WebSockets.
+// clientRows returns the rows for other HTTP clients, and for WebSockets.
 func clientRows() []row {
 	http1Server := func(keepAlive int) program { return node("http1-server.js", "{{.AppPort}}", fmt.Sprint(keepAlive)) }
 	http2Server := node("http2-server.js", "{{.AppPort}}")
@@ -227,7 +228,7 @@ func clientRows() []row {
 	return all
 }
 
-// chromiumRows returns the rows of Chromium with HTTP/2 over TLS. A proxy connects to the
+// chromiumRows returns the rows for Chromium with HTTP/2 over TLS. A proxy connects to the
 // application with HTTP/1.1.
 func chromiumRows() []row {
 	app := node("chromium-server.js", "{{.AppPort}}", "{{.AppTLSPort}}", "{{.Cert}}", "{{.Key}}")
@@ -241,7 +242,8 @@ func chromiumRows() []row {
 	}
 }
 
-// hourRows returns the row of -hour: 2000 calls per second, of which a quarter is canceled.
+// hourRows returns the row for -hour: 2000 calls per second. A quarter of the calls is
+// canceled.
 func hourRows() []row {
 	return []row{{name: "an hour of grpc-go with cancellations", app: goApp("grpc"), h2: true, hour: true,
 		loads: []program{

@@ -108,7 +108,7 @@ func (p *place) fill(text string) (string, error) {
 	return b.String(), nil
 }
 
-// argv returns the arguments of a program with the path of the program.
+// argv returns a program's path and arguments.
 func (p *place) argv(c program) ([]string, error) {
 	argv := make([]string, len(c))
 	for i, text := range c {
@@ -128,7 +128,7 @@ func (p *place) argv(c program) ([]string, error) {
 //go:embed peers
 var peerFiles embed.FS
 
-// Configure fills a configuration of the folder peers and returns its path.
+// Configure fills a configuration of the peers folder and returns its path.
 func (p *place) Configure(name string) (string, error) {
 	text, err := peerFiles.ReadFile("peers/" + name)
 	if err != nil {

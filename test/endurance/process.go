@@ -67,7 +67,7 @@ func (p *process) running() bool {
 	}
 }
 
-// lastOutput returns the last lines of the output, at most n bytes.
+// lastOutput returns the last lines of the output, up to n bytes.
 func (p *process) lastOutput(n int) string {
 	text, err := os.ReadFile(p.output.Name())
 	if err != nil {

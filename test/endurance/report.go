@@ -26,9 +26,9 @@ const (
 	rejected = "**FAIL**"
 )
 
-// manyConnections is the ratio of the connections of the sidecar to the connections of the
-// peer alone, or of another proxy, above which a verdict mentions them. A sidecar needs as
-// many connections as one of the others, so the ratio is a sign of leaked streams.
+// A verdict mentions the number of connections if the sidecar uses more than manyConnections
+// times as many connections as the peer alone, or as another proxy. A sidecar needs as many
+// connections as one of the others, so the ratio is a sign of leaked streams.
 const manyConnections = 4
 
 // verdict returns the verdict of the row.

@@ -16,8 +16,8 @@ type row struct {
 	tls      bool      // the clients use TLS
 	second   bool      // without a proxy, the clients use the second address of the application
 	nginx    bool      // compare with nginx instead of HAProxy
-	requests int       // minimum number of requests, unless -seconds is given; 0 is fewRequests
-	seconds  int       // fixed duration; 0 is the duration of -seconds
+	requests int       // minimum number of requests, unless -seconds is given; 0 means fewRequests
+	seconds  int       // fixed duration; 0 means the duration that -seconds sets
 	settings []string  // settings of the sidecar, as NAME=value
 	quick    bool      // the row is part of -quick
 	hour     bool      // the row is used only with -hour
@@ -54,7 +54,7 @@ func h2load(path string, args ...string) program {
 	return toolLoad(append(c, "{{.Scheme}}://{{.Target}}"+path)...)
 }
 
-// node runs a script of the folder peers.
+// node runs a script of the peers folder.
 func node(script string, args ...string) program {
 	return append(program{"node", "{{.Peers}}/" + script}, args...)
 }

@@ -14,7 +14,7 @@ import (
 type outcome struct {
 	result
 	connections int      // highest number of connections to the application
-	gauges      []string // growth of each gauge in the row of -hour
+	gauges      []string // growth of each gauge in the row for -hour
 	notes       []string // counters and output that help to find the cause of failures
 }
 
@@ -77,7 +77,7 @@ func (out *outcome) check(ctx context.Context, at *place, v variant, app, proxy 
 	out.notes = append(out.notes, failureCounters(ctx, at)...)
 }
 
-// samplesOfHour is the number of samples of the row of -hour.
+// samplesOfHour is the number of samples of the row for -hour.
 const samplesOfHour = 240
 
 // checkGrowth adds a failure for each gauge that grows.

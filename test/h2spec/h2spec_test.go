@@ -42,8 +42,8 @@ const (
 	root     = "../.."
 	patience = 20 * time.Second // maximum duration of a start
 
-	// silence is the time that a case waits for a frame or for the end of the connection. The
-	// standard library closes a connection one second after its GOAWAY.
+	// silence is how long a case waits for a frame, or until the connection ends. The standard
+	// library closes a connection one second after its GOAWAY.
 	silence = 2 * time.Second
 
 	minCases             = 140 // minimum number of cases that must run; version 2.2.1 has 146
@@ -198,7 +198,7 @@ func (to *target) summary() string {
 	return b.String()
 }
 
-// waitUntilReady waits until the target returns the response of the app over HTTP/2.
+// waitUntilReady waits until the target returns the response from the app over HTTP/2.
 func (to *target) waitUntilReady(t *testing.T) {
 	t.Helper()
 	speaks := &http.Protocols{}
@@ -234,8 +234,8 @@ func (to *target) waitUntilReady(t *testing.T) {
 	}
 }
 
-// greeting is the response of the app. Cases of flow control are skipped if it has fewer than 5
-// bytes.
+// greeting is the response from the app. Cases of flow control are skipped if it has fewer than
+// 5 bytes.
 const greeting = "hello, h2spec"
 
 // quiet discards the errors of servers that a test breaks.

@@ -28,7 +28,7 @@ type App struct {
 	requests []string
 }
 
-// An AppConn is the server side of a connection of an App.
+// An AppConn is the server side of a connection to an App.
 type AppConn struct {
 	*net.TCPConn
 	In    *bufio.Reader // input of the connection

@@ -131,7 +131,7 @@ func NewBlockedBody(text string) *BlockedBody {
 	return &BlockedBody{text: bytes.NewReader([]byte(text)), stopped: make(chan struct{}), Waiting: make(chan struct{})}
 }
 
-// Stop makes blocked and future calls of Read return an error.
+// Stop makes blocked and future calls to Read return an error.
 func (b *BlockedBody) Stop() { b.once.Do(func() { close(b.stopped) }) }
 
 func (b *BlockedBody) Read(p []byte) (int, error) {

@@ -42,8 +42,8 @@ func (f *Frames) Greet(settings ...http2.Setting) error {
 	return f.WriteSettings(settings...)
 }
 
-// Follow reads frames until the end of the connection. It acknowledges SETTINGS and calls got
-// for each frame.
+// Follow reads frames until the connection ends. It acknowledges SETTINGS and calls got for
+// each frame.
 func (f *Frames) Follow(got func(http2.Frame)) {
 	for {
 		frame, err := f.ReadFrame()

@@ -46,8 +46,8 @@ func Within[T any](t testing.TB, what string, f func() T) T {
 	return Receive(t, result, what)
 }
 
-// ScaleTime runs a test of a short timeout of the proxy. try multiplies its durations by scale.
-// It returns false if the machine was too slow, so that the timeout expired too early for the
+// ScaleTime runs a test of a short proxy timeout. try multiplies its durations by scale. It
+// returns false if the machine was too slow, so that the timeout expired too early for the
 // test. Then ScaleTime doubles scale. A defect that does not depend on the machine fails at
 // each scale. The test fails if scale reaches 1024.
 func ScaleTime(t testing.TB, try func(scale int) (inTime bool)) {

@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A validity is the period in which a certificate is valid, relative to the current time.
+// A validity is the period when a certificate is valid, relative to the current time.
 type validity struct{ from, until time.Duration }
 
 // valid is the validity of a certificate that does not expire soon.

@@ -48,7 +48,8 @@ func ok(p *pod) { p.serve(func(http.ResponseWriter, *http.Request) {}) }
 // hang returns when the client disconnects or the test ends.
 func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-// clients returns a function that starts n clients. Each client sleeps for the pause before each request.
+// clients returns a function that starts n clients. Each client waits for the duration pause
+// before each request.
 func clients(n int, pause time.Duration) func(*pod) {
 	return func(p *pod) { p.traffic(0, n, pause) }
 }

@@ -210,7 +210,7 @@ func (p *pod) get(client *http.Client, path string, fields ...string) (status in
 }
 
 // traffic starts n clients after a delay. Until the end of the test, each client sends requests on one connection, and
-// sleeps for the pause before each request.
+// waits for the duration pause before each request.
 func (p *pod) traffic(delay time.Duration, n int, pause time.Duration) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: n}}
 	p.t.Cleanup(client.CloseIdleConnections)

@@ -25,7 +25,7 @@ type server struct {
 	targets string // directory that contains a file for each target
 }
 
-// interval is the interval of the scrapes and of the rule evaluations.
+// interval is the interval between scrapes and between rule evaluations.
 const interval = 2 * time.Second
 
 var (
@@ -35,8 +35,8 @@ var (
 	shorter = strings.NewReplacer("oldest_waiter_age_seconds > 60", "oldest_waiter_age_seconds > 20")
 )
 
-// startPrometheus starts Prometheus with the alerts in deploy/monitoring. The field for is removed from the rules, so that
-// an alert fires when its condition is true.
+// startPrometheus starts Prometheus with the alerts in deploy/monitoring. The "for" field is removed from the rules, so
+// that an alert fires as soon as its condition is true.
 func startPrometheus(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()

@@ -153,7 +153,7 @@ func checkLog(p *pod, in *incident) error {
 	return nil
 }
 
-// checkPage requires the problem of the incident as the first problem of the status page.
+// checkPage fails the test unless the incident's problem is the first problem on the status page.
 func checkPage(p *pod, in *incident) error {
 	page, err := fetch("http://127.0.0.1:" + p.status + "/status.json")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"knative.dev/serving/pkg/queue"
 )
 
-// timeoutBody is the body of a response with status 504 of the sidecar.
+// timeoutBody is the body of the sidecar's response with status 504.
 const timeoutBody = "request timeout"
 
 // metricsService returns the Service whose ConfigMap enables Prometheus.
@@ -32,7 +32,7 @@ func (p *pod) timeOut() {
 	}
 }
 
-// The default template of the request log logs the size of responses of the sidecar.
+// The default template of the request log includes the size of the sidecar's own responses.
 func requestLogHasSizeOfSidecarResponses(t *testing.T, _ *Release) {
 	p := newPod(t, "request-log")
 	p.start()
@@ -65,7 +65,7 @@ func (p *pod) exposition(port string) string {
 	return body
 }
 
-// The metrics contain the size of responses of the sidecar.
+// The metrics contain the size of responses from the sidecar.
 func metricsHaveSizeOfSidecarResponses(t *testing.T, r *Release) {
 	p := newPod(t, metricsService(r))
 	p.start()

@@ -29,7 +29,8 @@ type autoscaler struct {
 	log       *zap.SugaredLogger
 }
 
-// startAutoscaler starts an autoscaler with a target of concurrent requests for each pod.
+// startAutoscaler starts an autoscaler. target is the desired number of concurrent requests per
+// pod.
 func startAutoscaler(p *pod, r *Release, target float64) *autoscaler {
 	p.t.Helper()
 	pods := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})

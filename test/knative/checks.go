@@ -38,7 +38,7 @@ type Instrument struct {
 	Monotonic bool   // only for sums
 }
 
-// A check is a test of one property of a release.
+// A check tests one property of a release.
 type check struct {
 	fact  string
 	holds func(*testing.T, *Release)

@@ -113,7 +113,7 @@ func testWebSocketClose(t *testing.T, r *Release, service string) {
 	}
 }
 
-// The client of an event stream receives the last event of an app that stops, and the normal
+// The client of an event stream receives the last event from an app that stops, and a normal
 // end of the response.
 func eventStreamEndsWithLastEvent(t *testing.T, _ *Release) {
 	p := newPod(t, drainService)
@@ -176,8 +176,8 @@ func (p *pod) serveHTTP(h http.HandlerFunc) {
 	p.t.Cleanup(func() { _ = s.Close() })
 }
 
-// The hook delays the end of the app for a request that takes longer than the quiet period, and
-// the client receives the complete response.
+// The hook delays the app's termination for a request that takes longer than the quiet period,
+// and the client receives the complete response.
 func drainWaitsForRequest(t *testing.T, _ *Release) {
 	p := newPod(t, drainService)
 	p.start()

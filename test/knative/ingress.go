@@ -22,7 +22,8 @@ import (
 
 const publicHost = "plain.default.example.com"
 
-// A gateway routes requests to one pod by the rules of the Ingress with the rules of the probe.
+// A gateway routes requests to one pod. It uses the rules in the Ingress, including the rules
+// for the probe.
 type gateway struct {
 	*httptest.Server
 	rules []v1alpha1.HTTPIngressPath

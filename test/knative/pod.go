@@ -33,7 +33,7 @@ type pod struct {
 	*revision
 	env     []string // environment of the sidecar
 	sidecar *process
-	client  *http.Client // uses the protocol of the port of the Revision
+	client  *http.Client // uses the protocol of the Revision's port
 }
 
 // newPod creates a pod without starting its processes.
@@ -75,7 +75,7 @@ func sidecarUnderTest(t *testing.T) string {
 	return program(t, "queue-proxy")
 }
 
-// value returns a variable of the environment of the sidecar.
+// value returns a variable in the sidecar's environment.
 func (p *pod) value(name string) string {
 	p.t.Helper()
 	i := slices.IndexFunc(p.env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
@@ -144,7 +144,7 @@ func (p *pod) waitUntilReady() {
 	poll(p.t, "the readiness probe succeeds", p.readiness)
 }
 
-// preStop runs the preStop hook of a container like the kubelet and waits for its end.
+// preStop runs the preStop hook of a container like the kubelet and waits until it ends.
 func (p *pod) preStop(c *corev1.Container) error {
 	hook := c.Lifecycle.PreStop.HTTPGet
 	client := &http.Client{Timeout: patience}

@@ -18,7 +18,7 @@ type process struct {
 	t    *testing.T
 	name string
 	cmd  *exec.Cmd
-	done chan struct{} // closed after the end of the process
+	done chan struct{} // closed after the process exits
 	out  output
 }
 
@@ -62,7 +62,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// code waits for the end of the process and returns the exit code, or -1 after a signal.
+// code waits until the process exits and returns the exit code, or -1 after a signal.
 func (p *process) code() int {
 	p.t.Helper()
 	select {

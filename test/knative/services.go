@@ -179,8 +179,8 @@ func (r *revision) container(t *testing.T, name string) *corev1.Container {
 	return &r.pod.Containers[i]
 }
 
-// environment returns the environment of a container: the variables of the kubelet and of the
-// Deployment, with resolved references to fields of the pod.
+// environment returns a container's environment: the variables that the kubelet and the
+// Deployment set, with resolved references to pod fields.
 func (r *revision) environment(t *testing.T, c *corev1.Container) []string {
 	t.Helper()
 	podName := r.Name + "-deployment-5d4f8b7c9-x2x4z"

@@ -24,15 +24,15 @@ type Books struct {
 // NewBooks returns empty books.
 func NewBooks() *Books { return &Books{Seen: map[string]int{}, Logged: map[string][]Line{}} }
 
-// App records a line of the log of the application.
+// App records a line in the application's log.
 func (b *Books) App(line string) {
 	if id, ok := strings.CutPrefix(line, "seen "); ok {
 		b.Seen[id]++
 	}
 }
 
-// Sidecar records a line of the log of the sidecar. It returns the line, or nil if the line is not part of the request
-// log. Lines without an ID are recorded under the empty ID.
+// Sidecar records a line in the sidecar's log. It returns the line, or nil if the line is not part of the request log.
+// Lines without an ID are recorded under the empty ID.
 func (b *Books) Sidecar(line string) *Line {
 	var l Line
 	if json.Unmarshal([]byte(line), &l) != nil || l.Message != "request" {

@@ -19,10 +19,10 @@ import (
 	"time"
 )
 
-// Patience bounds each wait of a test. It is long enough for a slow machine.
+// Patience is the maximum time that a test waits for one event. It is long enough for a slow machine.
 const Patience = 30 * time.Second
 
-// IDField is the header field that contains the ID of a request and of its response.
+// IDField is the header field that contains the ID in a request and in its response.
 const IDField = "X-Id"
 
 // A Verdict is the result of a request.
@@ -30,10 +30,10 @@ type Verdict int
 
 // The verdicts.
 const (
-	FromApp     Verdict = iota // a complete response of the application with the ID of the request
-	FromSidecar                // a complete response of the sidecar with a reason in Proxy-Status
+	FromApp     Verdict = iota // a complete response from the application with the request's ID
+	FromSidecar                // a complete response from the sidecar with a reason in Proxy-Status
 	Broken                     // a reset, an incomplete response or a refused connection
-	Lost                       // anything else
+	Lost                       // all other results
 )
 
 // Verdicts is the number of verdicts.
@@ -48,14 +48,14 @@ type Entry struct {
 	ID, Method string
 	Path       string
 	Verdict    Verdict
-	Word       string // reason of the sidecar, error of the client, or reason for the verdict Lost
+	Word       string // reason from the sidecar, error in the client, or reason for the verdict Lost
 	Conn       bool   // the request was sent on an open connection
 	Left       bool   // the client closed the connection before the response
 	Status     int
 }
 
-// Classify sets the verdict for a complete response. want is the length of the body of the application in bytes, or -1 if
-// it is unknown.
+// Classify sets the verdict for a complete response. want is the length of the application's body in bytes, or -1 if it
+// is unknown.
 func (e *Entry) Classify(want int, a *http.Response, body []byte) {
 	e.Status = a.StatusCode
 	ours := a.Header.Get("Proxy-Status")
@@ -135,7 +135,7 @@ func Usual() []Request {
 type Client struct {
 	Name     string // prefix of the request IDs
 	Dial     func(context.Context) (net.Conn, error)
-	TLS      *tls.Config // nil: no TLS
+	TLS      *tls.Config // nil means no TLS
 	Host     string      // Host field; the default is example
 	Requests []Request
 	Rand     *rand.Rand

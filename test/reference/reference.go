@@ -84,7 +84,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer x.canceler.Stop()
 	defer context.AfterFunc(r.Context(), x.Notify)()
 	s.proxy.Serve(x, x.state)
-	if x.cut || !x.answered { // net/http would send 200 to a client that has left
+	if x.cut || !x.answered { // net/http would send 200 to a client that has disconnected
 		panic(http.ErrAbortHandler)
 	}
 	if x.bodyIsLeft() {
@@ -92,7 +92,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A flusher serializes the flushes of the exchange and of the timer of ReverseProxy.
+// A flusher serializes the flushes by the exchange and by ReverseProxy's timer.
 type flusher struct {
 	http.ResponseWriter
 	mu sync.Mutex
@@ -310,7 +310,7 @@ func (x *exchange) request(h http.Header) *rewrite.Request {
 	return q
 }
 
-// refuse returns the reason for which a request is not forwarded, or nil.
+// refuse returns the reason why a request is not forwarded, or nil.
 func (x *exchange) refuse(q *rewrite.Request) error {
 	announced := 0
 	for name := range x.r.Trailer {

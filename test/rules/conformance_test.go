@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// helperTests are the tests of test/conformance that verify no promise.
+// helperTests are the tests in test/conformance that verify no promise.
 var helperTests = []string{
 	"TestCheckWithoutResultFailed", "TestMain", "TestMutationIsDeterministic", "TestProgramRejectsInvalidOptions", "TestProgramReportsFailedChecks",
 	"TestProgramRunsURLChecksOnly", "TestResultsAreParsed", "TestUnescapeVectorText", "TestWriteDocumentKeepsOtherResults",

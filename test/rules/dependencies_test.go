@@ -16,7 +16,7 @@ var moduleRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|(.*)$")
 // dependenciesPage is the document that explains the dependencies.
 const dependenciesPage = "docs/dependencies.md"
 
-// moduleRows returns the rows of the table between two HTML comments of the page.
+// moduleRows returns the rows of the table between two HTML comments in the page.
 func moduleRows(t *testing.T, name string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, dependenciesPage))

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// documents returns the text of each Markdown file of the module, by path.
+// documents returns the text of each Markdown file in the module, by path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	docs := map[string]string{}
@@ -64,7 +64,7 @@ var (
 	unplaced = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// places returns the fragments of the headings of a page, as GitHub creates them.
+// places returns the URL fragments that GitHub creates for the headings of a page.
 func places(page string) []string {
 	var all []string
 	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {

@@ -73,8 +73,8 @@ func isEmbedded(doc *ast.CommentGroup) bool {
 	return doc != nil && slices.ContainsFunc(doc.List, func(c *ast.Comment) bool { return strings.HasPrefix(c.Text, "//go:embed ") })
 }
 
-// isTable reports whether an expression is an array, a slice, a map, a struct of a type of the same
-// package, or a call that returns a table.
+// isTable reports whether an expression is an array, a slice, a map, a struct whose type is in the
+// same package, or a call that returns a table.
 func isTable(value ast.Expr, files []*ast.File) bool {
 	switch v := value.(type) {
 	case *ast.CompositeLit:

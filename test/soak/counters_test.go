@@ -178,8 +178,8 @@ func (a arrivals) minus(b arrivals) arrivals {
 	return arrivals{a.requests - b.requests, a.proxied - b.proxied}
 }
 
-// A step is the difference between the total arrivals at the end of a second and at the end of
-// the second from.
+// A step is the difference in total arrivals between the end of one second and the end of the
+// second in the field from.
 type step struct {
 	from int
 	more arrivals

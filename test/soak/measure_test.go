@@ -116,8 +116,8 @@ func (s *soak) files(dir string) (others, kept int, err error) {
 	return others, kept, nil
 }
 
-// atRest waits until the resources of the sidecar are stable and equal to those of the first
-// rest. The first rest includes resources that are created only once.
+// atRest waits until the resources of the sidecar are stable and have the same values as at the
+// first rest. The first rest includes resources that are created only once.
 func (s *soak) atRest() (now sample) {
 	s.t.Helper()
 	since, looks := time.Now(), 0
@@ -149,7 +149,7 @@ func (s *soak) atRest() (now sample) {
 	return now
 }
 
-// A slope is the change of a value per day by least squares, with the bounds of its 95 %
+// A slope is the change in a value per day by least squares, with the bounds of its 95 %
 // confidence interval.
 type slope struct{ low, mid, high float64 }
 
@@ -208,7 +208,7 @@ const (
 	heapADay    = 50e6
 	processADay = 100e6
 
-	// Maximum growth over a run of any length. It is a coarse limit, but the only one of a
+	// Maximum growth over a run of any length. It is a coarse limit, but the only limit for a
 	// short run.
 	heapGrowth    = 2e6
 	processGrowth = 10e6

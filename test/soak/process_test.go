@@ -17,7 +17,7 @@ type process struct {
 }
 
 // start starts a program. env contains all environment variables of the program. A goroutine calls
-// each with the lines of the output.
+// the function each with the lines of the output.
 func start(t *testing.T, path string, env []string, each func(string), args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
@@ -52,7 +52,7 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// kill kills the process if it is still running, and waits for its exit.
+// kill kills the process if it is still running, and waits until it exits.
 func (p *process) kill() {
 	p.cmd.Process.Kill()
 	<-p.done

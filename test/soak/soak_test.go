@@ -187,7 +187,7 @@ func (s *soak) startApp() {
 	}, "-ledger", "-host", "127.0.0.1", "-port", strconv.Itoa(s.port.user), "-keepalive-timeout", idle)
 }
 
-// logged processes a line of output of the sidecar.
+// logged processes a line of the sidecar's output.
 func (s *soak) logged(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

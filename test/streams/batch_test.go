@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// patience bounds each wait of a batch. Only a defect reaches it.
+// patience is the maximum time that a batch waits for one event. Only a defect reaches it.
 var patience = flag.Duration("patience", time.Minute, "bound on each wait")
 
 // A batch runs a list of schedules concurrently. In each turn, it performs the next event of
@@ -43,7 +43,7 @@ func (b *batch) exchange(path string) *exchange {
 	return b.exchanges[n]
 }
 
-// violation records frames that no schedule explains. b.mu is held.
+// violation records frames that no schedule explains. b.mu must be held.
 func (b *batch) violation(format string, args ...any) {
 	b.violations = append(b.violations, fmt.Sprintf(format, args...))
 }
@@ -91,7 +91,7 @@ func (b *batch) add(s schedule, c *conn) {
 	b.exchanges = append(b.exchanges, x)
 }
 
-// play performs all events that were not performed yet.
+// play performs all events that have not been performed yet.
 func (b *batch) play() {
 	for b.turn() {
 		b.settle()
@@ -183,8 +183,8 @@ func (b *batch) settled(report bool) bool {
 	return all
 }
 
-// hasReceived reports whether both peers of an exchange have received the frames that the
-// model predicts. b.mu is held.
+// hasReceived reports whether both peers of an exchange have received the frames that the model
+// predicts. b.mu must be held.
 func (b *batch) hasReceived(x *exchange) bool {
 	conn := ""
 	if x.conn.trace != "" {

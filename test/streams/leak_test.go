@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// readSize is the number of bytes that the proxy reads at once from a quiet connection. It
-	// writes the replies to these frames before it reads more data.
+	// readSize is the number of bytes that the proxy reads with one call from a connection that
+	// was quiet. It writes the replies to these frames before it reads more data.
 	readSize  = 4 << 10
 	leakSlots = 10
 )
@@ -42,8 +42,8 @@ func leakApp(t *testing.T, http1 bool) *proxytest.Proxy {
 	})
 }
 
-// sendAndReset opens a connection, sends all frames that write writes at once, and resets the
-// connection. The proxy receives the reset before it has read all frames.
+// sendAndReset opens a connection, sends all frames that the function write adds with one
+// write, and resets the connection. The proxy receives the reset before it has read all frames.
 func sendAndReset(t *testing.T, p *proxytest.Proxy, write func(f *harness.Frames, sent *bytes.Buffer)) {
 	t.Helper()
 	c := p.Connect(t).(*net.TCPConn)
@@ -52,7 +52,7 @@ func sendAndReset(t *testing.T, p *proxytest.Proxy, write func(f *harness.Frames
 	_, err := io.WriteString(c, http2.ClientPreface)
 	harness.NoError(t, err)
 	harness.NoError(t, f.WriteSettings())
-	_, err = f.ReadFrame() // from now on the proxy reads readSize bytes at once
+	_, err = f.ReadFrame() // from now on the proxy reads readSize bytes with one call
 	harness.NoError(t, err)
 	var sent bytes.Buffer
 	f.Framer = http2.NewFramer(&sent, nil)
@@ -110,7 +110,7 @@ const (
 	leakFailure leakEvent = "failure"
 )
 
-// leakOrders returns all orders of the events of a request and of a write failure.
+// leakOrders returns all orders in which the events of a request and a write failure can occur.
 func leakOrders() (all [][]leakEvent) {
 	for _, request := range [][]leakEvent{
 		{leakAccept}, {leakAccept, leakReset}, {leakAccept, leakEnd},

@@ -238,7 +238,7 @@ func (m *model) cut(codes string) {
 	m.client = reset
 }
 
-// answer is a response of the proxy.
+// answer is a response from the proxy.
 func (m *model) answer(status string) {
 	m.sendClient(status)
 	m.end()
@@ -415,7 +415,7 @@ func (m *model) replay() {
 	m.sendApp("END")
 }
 
-// appCloses handles the end of the connection of the application.
+// appCloses handles the end of the application's connection.
 func (m *model) appCloses() {
 	m.app = gone
 	m.toApp = addOption(m.toApp, "closed")

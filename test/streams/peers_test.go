@@ -29,7 +29,7 @@ type conn struct {
 	// Guarded by batch.mu.
 	streams map[uint32]*exchange
 	nextID  uint32 // of the client's next stream
-	pinged  bool   // a PING was not acknowledged yet
+	pinged  bool   // a PING has not been acknowledged yet
 	ended   bool   // nothing can be sent or received
 	trace   trace  // of frames of the connection: GOAWAY
 }
@@ -38,7 +38,8 @@ func newConn(b *batch, tcp *net.TCPConn, frames *harness.Frames) *conn {
 	return &conn{batch: b, tcp: tcp, Frames: frames, streams: map[uint32]*exchange{}, nextID: 1}
 }
 
-// send calls write, which writes frames. The connection may have ended: the traces show it.
+// send calls write, which writes frames. Write errors are ignored, because the traces show
+// whether the connection has ended.
 func (c *conn) send(write func() error) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -249,7 +250,7 @@ func (x *exchange) record(token string) {
 	x.app.add(token)
 }
 
-// attempt notes that the application received the request on a stream.
+// attempt records that the application received the request on a stream.
 func (x *exchange) attempt(c *conn, id uint32) {
 	if x.app != "" {
 		x.app.add(">")

@@ -8,11 +8,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// addToken adds a token to a trace. A trace is the frames that a peer has received on a
-// stream: "HEAD" for a request, the status for a response, "P" and the status and the reason
-// for a response of the proxy, "=" and the content for DATA, "trailers", "END" for
-// END_STREAM, and "RST" with the code. The content of consecutive DATA frames is one token,
-// because the proxy may split and join them.
+// addToken adds a token to a trace. A trace is the frames that a peer has received on a stream:
+// "HEAD" for a request, the status for a response, "P" and the status and the reason for a
+// response from the proxy, "=" and the content for DATA, "trailers", "END" for END_STREAM, and
+// "RST" with the code. The content of consecutive DATA frames is one token, because the proxy
+// may split and join them.
 func addToken(trace, token string) string {
 	last := trace[strings.LastIndexByte(trace, ' ')+1:]
 	switch {

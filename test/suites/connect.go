@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// The configurations of the runner of connectrpc select its cases. The cases with TLS are
-// always part of them. Client certificates and HTTP/3 are not, because the sidecar does
-// not support them.
+// The configurations for the connectrpc runner select its cases. The cases with TLS are always
+// part of them. Client certificates and HTTP/3 are not, because the sidecar does not support
+// them.
 const (
 	allProtocols = `features:
   versions: [HTTP_VERSION_1, HTTP_VERSION_2]
@@ -24,8 +24,8 @@ const (
   compressions: [COMPRESSION_IDENTITY, COMPRESSION_GZIP, COMPRESSION_BR, COMPRESSION_ZSTD, COMPRESSION_DEFLATE, COMPRESSION_SNAPPY]
   supportsHalfDuplexBidiOverHttp1: true
 `
-	// bothVersions contains no gRPC and no bidirectional streams, because these need
-	// HTTP/2 on the whole way.
+	// bothVersions contains no gRPC and no bidirectional streams, because these need HTTP/2
+	// between all peers.
 	bothVersions = `features:
   versions: [HTTP_VERSION_1, HTTP_VERSION_2]
   protocols: [PROTOCOL_CONNECT, PROTOCOL_GRPC_WEB]
@@ -73,7 +73,7 @@ func clientMode(configuration string) func(context.Context, *environment, varian
 	}
 }
 
-// underTest returns the command of a subcommand of this program.
+// underTest returns the command line for a subcommand of this program.
 func (e *environment) underTest(subcommand string, v variant) ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -97,7 +97,7 @@ func runConnect(ctx context.Context, e *environment, mode, configuration string,
 	return parseConnect(text)
 }
 
-// The lines of the runner of connectrpc, and of the subcommands of this program.
+// The lines that the connectrpc runner and the subcommands of this program print.
 var (
 	failedLine   = regexp.MustCompile(`(?m)^FAILED: (.*?)( was expected to fail.*|:)$`)
 	defectLine   = regexp.MustCompile(`(?m)^` + defectPrefix + `(.*)$`)
@@ -105,8 +105,8 @@ var (
 	notRunLine   = regexp.MustCompile(`(?m)^Another (\d+) could not be run`)
 )
 
-// parseConnect returns the result that the runner of connectrpc printed. An incomplete
-// output is an error.
+// parseConnect returns the result that the connectrpc runner printed. An incomplete output is
+// an error.
 func parseConnect(text string) (*result, error) {
 	summary := summaryLines.FindStringSubmatch(text)
 	if summary == nil {

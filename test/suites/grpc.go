@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// interopCases are the cases that need no account of a cloud provider. The server of
-// grpc-go does not return its identity, so that pick_first_unary cannot run.
+// interopCases are the cases that need no account of a cloud provider. The grpc-go server does
+// not return its identity, so that pick_first_unary cannot run.
 var interopCases = []string{
 	"empty_unary", "large_unary", "client_streaming", "server_streaming", "ping_pong", "empty_stream",
 	"timeout_on_sleeping_server", "cancel_after_begin", "cancel_after_first_response", "status_code_and_message",
@@ -32,7 +32,7 @@ func interopArguments(name string) []string {
 		balancer = "test_backend_metrics_load_balancer"
 	}
 	argv := []string{"--test_case=" + name, `--service_config_json={"loadBalancingConfig":[{"` + balancer + `":{}}]}`}
-	// The time of a call is not a result. Only the end of all calls is bounded.
+	// The time of a call is not a result. Only the total time of all calls is bounded.
 	soak := []string{"--soak_per_iteration_max_acceptable_latency_ms=60000", "--soak_overall_timeout_seconds=80", "--soak_num_threads=8"}
 	switch name {
 	case "rpc_soak":

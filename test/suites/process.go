@@ -69,7 +69,7 @@ func (p *process) running() bool {
 	}
 }
 
-// lastOutput returns the last lines of the output, at most 2000 bytes.
+// lastOutput returns the last lines of the output, up to 2000 bytes.
 func (p *process) lastOutput() string {
 	text, err := os.ReadFile(p.output)
 	if err != nil {

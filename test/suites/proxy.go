@@ -164,7 +164,7 @@ func writeCertificate(dir string) error {
 	return nil
 }
 
-// certificate returns the certificate of the run in PEM.
+// certificate returns the certificate of the run in PEM form.
 func (e *environment) certificate() ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(e.dir, "tls.crt"))
 	if err != nil {

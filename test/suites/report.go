@@ -46,7 +46,7 @@ func (l *line) broken() []string {
 // A report contains the results of all suites that ran.
 type report struct{ lines []*line }
 
-// broken returns the cases of all suites that fail because of the sidecar.
+// broken returns the cases in all suites that fail because of the sidecar.
 func (r *report) broken() []string {
 	var names []string
 	for _, l := range r.lines {
@@ -94,7 +94,7 @@ const (
 	endMarker   = "<!-- /suites -->"
 )
 
-// writeTo replaces the text between the markers of a document by the table.
+// writeTo replaces the text between the markers of a document with the table.
 func (r *report) writeTo(page string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 	overHTTP2 transport = "http2" // RFC 8441
 )
 
-// A wsTarget is the address of the application or of a proxy.
+// A wsTarget is the address of the application or a proxy.
 type wsTarget struct {
 	transport transport
 	address   string

@@ -22,10 +22,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The runner of connectrpc and the programs under test exchange messages of the package
-// connectrpc.conformance.v1. Each message has a prefix of four bytes with its length. Go
-// code outside the module of the runner cannot import the types of the messages, so this
-// program changes the encoded fields.
+// The connectrpc runner and the programs under test exchange messages of the package
+// connectrpc.conformance.v1. Each message has a prefix of four bytes with its length. Go code
+// outside the module of the runner cannot import the types of the messages, so this program
+// changes the encoded fields.
 const (
 	serverRequestVersion     protowire.Number = 2 // HTTP version: 1 or 2
 	serverRequestTLS         protowire.Number = 4
@@ -69,8 +69,8 @@ func writeMessage(w io.Writer, message []byte) error {
 	return err
 }
 
-// A fields value contains the varints and the bytes of the fields of a message. The last
-// value of a field has priority.
+// A fields value contains the varints and the bytes in the fields of a message. The last value
+// of a field has priority.
 type fields struct {
 	varints map[protowire.Number]uint64
 	bytes   map[protowire.Number][]byte
@@ -133,8 +133,8 @@ func appendVarint(message []byte, number protowire.Number, value uint64) []byte 
 // defectPrefix begins a line about a defect that does not belong to a case.
 const defectPrefix = "DEFECT: "
 
-// stopProxy stops a proxy and prints a defect to standard error, which is part of the
-// output of the runner.
+// stopProxy stops a proxy and prints any defect to standard error, which is part of the
+// runner's output.
 func stopProxy(p *proxy) {
 	if err := p.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, defectPrefix+shorten(err.Error()))
@@ -263,8 +263,8 @@ func (f fields) address(host, portNumber protowire.Number) string {
 	return net.JoinHostPort(string(f.bytes[host]), strconv.FormatUint(f.varints[portNumber], 10))
 }
 
-// callUnderTest is the client under test: it passes the requests of the runner to the
-// reference client, with the address of a proxy instead of the address of the server.
+// callUnderTest is the client under test: it passes the runner's requests to the reference
+// client, with the address of a proxy instead of the address of the server.
 func callUnderTest(ctx context.Context, args []string) error {
 	e, v, _, err := underTestFlags(args)
 	if err != nil {

@@ -25,14 +25,14 @@ func acceptKey(key string) string {
 // expected transcripts.
 type wsCase struct {
 	name      string
-	only      transport                                   // transport that the case needs; "" is any
+	only      transport                                   // transport that the case needs; "" means any
 	library   bool                                        // the case needs a handshake of HTTP/1.1
 	query     string                                      // query of the echo server
 	protocols string                                      // Sec-WebSocket-Protocol of the request
 	offer     string                                      // Sec-WebSocket-Extensions of the request
 	change    func(*http.Request)                         // changes the handshake
 	client    []step                                      // steps of the client
-	app       []step                                      // steps of the application; nil is the echo server
+	app       []step                                      // steps of the application; nil means the echo server
 	want      []string                                    // transcript of the client
 	wantApp   []string                                    // transcript of the application with steps
 	custom    func(ctx context.Context, t wsTarget) error // replaces all other fields
@@ -54,10 +54,11 @@ func content(n int) []byte {
 	return bytes.Repeat([]byte("The quick brown fox jumps over the lazy dog, and 0123456789"), n/59+1)[:n]
 }
 
-// closed are the last events of a client after a closing handshake with the echo server.
+// closed contains the last events that a client records after a closing handshake with the echo
+// server.
 var closed = []string{event(final|closing, closeBody(1000, "")), "end"}
 
-// transcript returns events, and the last events of a client.
+// transcript returns the given events followed by the events in closed.
 func transcript(events ...string) []string { return append(events, closed...) }
 
 func handshakeCases() []wsCase {

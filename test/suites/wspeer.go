@@ -168,8 +168,9 @@ func receive(n int) step {
 func finish(p *peer) error { return p.CloseWrite() }
 func reset(p *peer) error  { return p.Reset() }
 
-// play runs the steps and returns the transcript, which ends with the end of the
-// connection. The connection is closed after the steps and the end of the other side.
+// play runs the steps and returns the transcript, which ends with the event for the end of the
+// connection. The connection is closed after the steps are complete and the other side has
+// ended.
 func (p *peer) play(r io.Reader, steps []step) []string {
 	p.received = make(chan struct{}, 1)
 	ended := make(chan struct{})
@@ -209,7 +210,7 @@ func (p *peer) record(e string) {
 	}
 }
 
-// read records frames until the end of the connection.
+// read records frames until the connection ends.
 func (p *peer) read(r io.Reader) {
 	for {
 		first, payload, masked, err := readFrame(r)
@@ -283,7 +284,7 @@ func readFrame(r io.Reader) (first byte, payload []byte, masked bool, err error)
 	return head[0], payload, masked, nil
 }
 
-// cut returns the error of an end inside a frame.
+// cut returns the error for input that ends inside a frame.
 func cut(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

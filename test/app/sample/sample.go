@@ -2,8 +2,8 @@
 // server whose behavior depends on the path.
 //
 // The application counts the concurrent requests, the requests for each ID, and the requests
-// whose client disconnected. With these counters, a test can compare the results of the client
-// with those of the application. The application never buffers a complete body.
+// whose client disconnected. With these counters, a test can compare the client's results with
+// the application's results. The application never buffers a complete body.
 package sample
 
 import (

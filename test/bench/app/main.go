@@ -96,8 +96,8 @@ func (s *server) serve(c net.Conn) {
 	}
 }
 
-// read reads one request and returns the response and its delay. The response is nil at the end
-// of the connection. If ok is false, the connection must be closed after the response.
+// read reads one request and returns the response and its delay. The response is nil if the
+// connection has ended. If ok is false, the connection must be closed after the response.
 func (s *server) read(r *bufio.Reader) (answer []byte, delay time.Duration, ok bool) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {

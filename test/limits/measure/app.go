@@ -85,7 +85,7 @@ func socket(w http.ResponseWriter, _ *http.Request) {
 }
 
 // hold responds after the time in the query. A stream begins its response immediately. An
-// application that continues after the disconnect of its client ignores the context.
+// application that continues after its client has disconnected ignores the context.
 func hold(w http.ResponseWriter, r *http.Request) {
 	took, err := time.ParseDuration(r.URL.Query().Get("for"))
 	if err != nil {

@@ -26,7 +26,7 @@ type document struct {
 	measured map[string]string // the cells after the first one, by lineKey
 }
 
-// Marks of the part of the document that is written.
+// Marks around the part of the document that the program writes.
 const (
 	beginMark = "<!-- begin: make limits -->\n"
 	endMark   = "<!-- end: make limits -->\n"

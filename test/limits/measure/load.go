@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A result is the measurement of the requests that are not aside.
+// A result contains the measurements of the requests in all groups for which aside is false.
 type result struct {
 	goodput float64 // responses with 200 per second
 	p99     float64 // seconds, of these responses
@@ -81,7 +81,7 @@ func (g *group) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// client sends requests until the context ends.
+// client sends requests until the context is done.
 func (g *group) client(ctx context.Context, r *recorder, address string, number int) {
 	t := &http.Transport{DisableCompression: true}
 	if g.h2 {
@@ -156,7 +156,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 	}
 }
 
-// openSocket opens a WebSocket and keeps it until the context ends.
+// openSocket opens a WebSocket and keeps it until the context is done.
 func openSocket(ctx context.Context, url string) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

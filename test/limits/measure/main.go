@@ -1,5 +1,5 @@
-// The command measure compares the adaptive limit with fixed limits and writes the tables
-// into a document.
+// Command measure compares the adaptive limit with fixed limits and writes the tables into
+// a document.
 //
 //	make limits
 //

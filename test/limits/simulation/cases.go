@@ -101,20 +101,20 @@ func Best(limits []int, results []Result) (limit int, result Result) {
 	return 0, Result{}
 }
 
-// A Point is a change of the limit.
+// A Point is a change to the limit.
 type Point struct {
 	At    time.Duration
 	State observation.LimitState
 }
 
 // Adaptive runs the case with the adaptive limit, which has its own seed, and returns the
-// result and each change of the limit.
+// result and each change to the limit.
 func (c *Case) Adaptive(requests, jitter uint64) (Result, []Point) {
 	r := c.run(requests)
 	return follow(&r, adapt.New(adapt.Settings{Max: Ceiling, Seed: jitter}))
 }
 
-// follow runs the simulation with an adaptive limit and records each change of the limit.
+// follow runs the simulation with an adaptive limit and records each change to the limit.
 func follow(r *Run, l *adapt.Limiter) (Result, []Point) {
 	var points []Point
 	r.Gate = l

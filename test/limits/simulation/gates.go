@@ -61,9 +61,9 @@ type fixed int
 func (f fixed) limit() int                             { return int(f) }
 func (fixed) done(time.Time, time.Duration, int, bool) {}
 
-// Gradient2 returns the limit of the same name from the library concurrency-limits of Netflix,
-// with its default settings: windows of one second, a long average of 600 windows, and a limit
-// from 20 to most.
+// Gradient2 returns the limit of the same name from Netflix's library concurrency-limits, with
+// its default settings: windows of one second, a long average of 600 windows, and a limit from
+// 20 to most.
 func Gradient2(most int) Gate {
 	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &gradient2{estimate: min(20, float64(most)), max: float64(most)}}
 }
@@ -111,7 +111,7 @@ func (g *gradient2) update(short float64, inFlight int) {
 	g.estimate = max(min(20, g.max), min(g.max, next))
 }
 
-// Vegas returns the limit of the same name from the library concurrency-limits of Netflix.
+// Vegas returns the limit of the same name from Netflix's library concurrency-limits.
 func Vegas(most int) Gate {
 	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &vegas{estimate: min(20, float64(most)), max: float64(most)}}
 }

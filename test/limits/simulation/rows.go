@@ -467,7 +467,7 @@ func (r *Row) Compare(g Gate) Result {
 	return run.Do()
 }
 
-// moreErrors is the difference of the shares of errors above which a limit is not the best.
+// moreErrors is the difference between two error rates above which a limit is not the best.
 const moreErrors = 0.2
 
 // ErrorShare returns the share of responses that are errors.
@@ -477,7 +477,7 @@ func (r *Row) ErrorShare(got *Result) float64 {
 	return failed / max(failed+got.Throughput*(run.For-run.From).Seconds(), 1)
 }
 
-// A Measurement is the result of a limit.
+// A Measurement is the result with one limit.
 type Measurement struct {
 	Goodput float64 // successful requests per second
 	P99     float64 // seconds

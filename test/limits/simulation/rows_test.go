@@ -16,7 +16,7 @@ var jitters = flag.Int("jitters", 3, "number of adaptive limits per row")
 // limit.
 const outage = 0.5
 
-// noise is the standard error of the goodput of a row with few seeds.
+// noise is the standard error of a row's goodput with few seeds.
 const noise = 0.01
 
 // median returns the result with the median goodput.

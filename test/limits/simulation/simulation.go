@@ -18,7 +18,7 @@ type Load struct {
 	Clients int
 	Rate    func(at time.Duration) float64
 	Depth   int                            // maximum number of queued requests; 0 means no limit
-	Kind    func(client, number int) *Kind // returns the kind of the next request of a client; may be nil or return nil
+	Kind    func(client, number int) *Kind // returns the kind of a client's next request; may be nil or return nil
 
 	Change  func(at time.Duration, k *Kind) *Kind // returns the kind of a request that is sent at a given time, instead of k; nil means k
 	Backoff time.Duration                         // how long a client waits after an error
@@ -142,7 +142,7 @@ func (r *Run) Do() Result {
 	return w.measure()
 }
 
-// The events that are not events of the application.
+// The events that do not occur in the application.
 const (
 	arrival  = -1 - iota
 	tick     // the periodic event of the gate
@@ -241,7 +241,7 @@ func (w *world) arrive(client int) {
 	w.admit()
 }
 
-// oldest returns the arrival of the first queued request.
+// oldest returns when the first queued request arrived.
 func (w *world) oldest() int64 {
 	w.skip()
 	if w.first == nil {
@@ -340,7 +340,7 @@ func (w *world) release(j *job, r adapt.Result) {
 	w.admit()
 }
 
-// done records the response of the application.
+// done records the response from the application.
 func (w *world) done(j *job) {
 	if j.ended {
 		return
@@ -384,7 +384,7 @@ func (w *world) finish(j *job) {
 	}
 }
 
-// next sends the next request of the client of j.
+// next sends the next request of j's client.
 func (w *world) next(j *job) {
 	if pause := w.run.Load.Backoff; j.failed && pause > 0 {
 		w.after(pause, &job{client: j.client}, returns)

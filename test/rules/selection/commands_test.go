@@ -18,13 +18,13 @@ type goTest struct {
 	tags     []string
 }
 
-// A makeCall is a call of make with variables.
+// A makeCall is a call to make with variables.
 type makeCall struct {
 	targets   []string
 	variables map[string]string // on the command line or in the environment
 }
 
-// readCommands returns the go test commands and the calls of make in a shell script, a workflow, a document or the
+// readCommands returns the go test commands and the calls to make in a shell script, a workflow, a document or the
 // comments of a Go file.
 func readCommands(root, text string) (tests []goTest, makes []makeCall) {
 	text = strings.ReplaceAll(text, "\\\n", " ")
@@ -112,7 +112,7 @@ func readGoTest(dir string, args []string) goTest {
 	return g
 }
 
-// readMakeCall reads the words of a call of make, with the variables of its environment.
+// readMakeCall reads the words of a call to make, and its environment variables.
 func readMakeCall(words []string) makeCall {
 	m := makeCall{variables: map[string]string{}}
 	called := false

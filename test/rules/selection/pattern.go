@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// unmatched returns the alternatives of a pattern that match none of the names.
+// unmatched returns the alternatives in a pattern that match none of the names.
 func unmatched(pattern string, names []string) ([]string, error) {
 	if _, err := regexp.Compile(pattern); err != nil {
 		return nil, err

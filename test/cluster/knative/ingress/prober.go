@@ -17,7 +17,7 @@ import (
 	kingress "knative.dev/networking/pkg/ingress"
 )
 
-// between is the interval of the probes of a host.
+// between is the interval between probes of a host.
 const between = 200 * time.Millisecond
 
 // A prober probes Ingresses and marks them as ready.
@@ -29,7 +29,7 @@ type prober struct {
 
 	mu    sync.Mutex // protects the following fields
 	all   map[string]*v1alpha1.Ingress
-	hash  map[string]string // hash of the version of the last probe
+	hash  map[string]string // hash of the version that the last probe requested
 	ready map[string]bool
 	stop  map[string]context.CancelFunc
 }

@@ -52,7 +52,7 @@ func newTable(kube *kubernetes.Clientset, authority *x509.CertPool) *table {
 	return t
 }
 
-// set replaces the rules with those of all Ingresses, including the paths for probes.
+// set replaces the rules with the rules of all Ingresses, including the paths for probes.
 func (t *table) set(all map[string]*v1alpha1.Ingress) {
 	var rules []v1alpha1.IngressRule
 	for _, i := range all {

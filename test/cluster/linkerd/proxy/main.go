@@ -173,8 +173,8 @@ func (p *proxy) forward(c *net.TCPConn, inbound bool) {
 	both.Wait()
 }
 
-// pass copies data and the end of the data in one direction. If an error occurs, it resets both
-// connections.
+// pass copies data in one direction. At the end of the data, it closes the write side of the
+// destination. If an error occurs, it resets both connections.
 func pass(to, from *net.TCPConn) {
 	if _, err := io.Copy(to, from); err != nil {
 		_ = to.SetLinger(0)
