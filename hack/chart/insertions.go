@@ -134,7 +134,7 @@ func (t *template) insert(o object, affinity string) error {
 	return nil
 }
 
-// at calls f for each node of an object that the path of an insertion matches.
+// at calls f for each node in an object that the path of an insertion matches.
 func (t *template) at(o object, in insertion, f func(parent *yaml.Node, at int)) error {
 	if o.kind != in.kind {
 		return nil
@@ -147,8 +147,8 @@ func (t *template) at(o object, in insertion, f func(parent *yaml.Node, at int))
 	return nil
 }
 
-// namespaces replaces the namespace of the overlays by the release namespace, and the excluded
-// namespaces by the value of the chart.
+// namespaces replaces the namespace of the overlays with the release namespace, and the
+// excluded namespaces with the value of the chart.
 func (t *template) namespaces(node *yaml.Node, key string) {
 	switch node.Kind {
 	case yaml.ScalarNode:

@@ -1,8 +1,8 @@
 // Plain measures the English of this repository: comments, messages, names of tests and documents.
 //
 // A language model is trained on the comments of the Go standard library. All words other than
-// function words are replaced by a placeholder, so that only the grammar is compared. The result is
-// the average number of bits per token for each kind of text. A lower number is closer to the
+// function words are replaced with a placeholder, so that only the grammar is compared. The result
+// is the average number of bits per token for each kind of text. A lower number is closer to the
 // standard library.
 //
 // Usage, in the root of the repository:

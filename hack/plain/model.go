@@ -83,8 +83,8 @@ func train(reference []sentence) *model {
 	return m
 }
 
-// each calls visit for each token and the end of a sentence. window contains the token and the tokens
-// before it.
+// each calls visit for each token and for the end of each sentence. window contains the token and the
+// tokens before it.
 func each(sentence []token, visit func(window []token)) {
 	padded := make([]token, order-1, order+len(sentence)) // begin is 0
 	padded = append(append(padded, sentence...), end)

@@ -77,7 +77,7 @@ func standardLibrary(root string) ([]sentence, error) {
 	return t[comments], err
 }
 
-// repository returns the texts of all Go and Markdown files of the repository in the working
+// repository returns the texts of all Go and Markdown files in the repository in the working
 // directory, except testdata. If revision is not empty, it returns only the text of lines that were
 // added since this revision, and the subjects of the commits since then.
 func repository(revision string) (texts, error) {

@@ -102,8 +102,8 @@ func (b builder) makeFor(p platform, args ...string) error {
 	return nil
 }
 
-// rebuild builds the programs of a platform in a copy of the repository. It returns an error if the
-// programs are different from those in the directory first.
+// rebuild builds the programs for a platform in a copy of the repository. It returns an error if
+// the programs differ from the programs in the directory first.
 func rebuild(b builder, p platform, first string) error {
 	work, err := os.MkdirTemp("", "rebuild")
 	if err != nil {

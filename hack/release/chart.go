@@ -22,7 +22,7 @@ var (
 )
 
 // packChart returns the chart as a Helm package with the given version and images, and the name of
-// the package file. Symbolic links are replaced by their targets.
+// the package file. Symbolic links are replaced with their targets.
 func packChart(root, version string, i images, made time.Time) (file string, packed []byte, err error) {
 	var names []string
 	folder := filepath.Join(root, chartFolder)

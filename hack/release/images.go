@@ -54,7 +54,7 @@ func (r *release) buildImages() (images, error) {
 	return images{sidecar: sidecar, injector: injector}, r.writeDigests(sidecar, injector)
 }
 
-// writeDigests writes the digests of the images in the format of a workflow output.
+// writeDigests writes the image digests in the format of a workflow output.
 func (r *release) writeDigests(references ...string) error {
 	var b strings.Builder
 	for i, reference := range references {

@@ -11,7 +11,7 @@ import (
 const plugin = "kubectl-queue_proxy"
 
 // writeKrew writes the manifest of the kubectl plugin for the package manager krew. The manifest contains the checksums
-// of the archives of all platforms.
+// of the archives for all platforms.
 func (r *release) writeKrew() error {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: krew.googlecontainertools.github.com/v1alpha2

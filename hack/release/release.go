@@ -164,7 +164,7 @@ func (r *release) packProgram(p platform, program string, licence []byte) error 
 	return os.WriteFile(r.asset(name), packed, 0o644)
 }
 
-// archive returns the file name of the archive of a program for a platform, and the function that
+// archive returns the file name of a program's archive for a platform, and the function that
 // creates archives of this type.
 func (r *release) archive(p platform, program string) (name string, pack func([]entry, time.Time) ([]byte, error)) {
 	extension, pack := ".tar.gz", packTar

@@ -288,7 +288,7 @@ func TestPackChartSetsVersionAndImages(t *testing.T) {
 	}
 }
 
-// The chart of a checkout has the images of deploy/images.
+// The chart in a checkout has the images in deploy/images.
 func TestChartImagesMatchOverlays(t *testing.T) {
 	values, err := os.ReadFile(filepath.Join(root, chartFolder, "values.yaml"))
 	if err != nil {

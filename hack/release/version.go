@@ -59,8 +59,8 @@ func checkTree(root, version string) error {
 // link matches a relative link.
 var link = regexp.MustCompile(`\]\(([^):]+)\)`)
 
-// withLinks replaces relative links by links to the files at the tag, because release notes are
-// displayed outside the repository.
+// withLinks replaces relative links with links to the files at the tag, because release notes
+// are displayed outside the repository.
 func withLinks(text, version string) string {
 	return link.ReplaceAllString(text, "](https://"+module+"/blob/"+version+"/$1)")
 }

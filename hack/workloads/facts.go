@@ -126,7 +126,7 @@ type servicePort struct {
 	AppProtocol string `json:"appProtocol,omitempty"`
 }
 
-// convert converts a value of the YAML decoder to one of the types above.
+// convert converts a value from the YAML decoder to one of the types above.
 func convert(from, to any) error {
 	text, err := json.Marshal(from)
 	if err != nil {

@@ -66,8 +66,8 @@ func (r repository) objects(clones string) ([]object, error) {
 	return all, err
 }
 
-// blobs calls each with the content of every object in a list of hashes. The content is empty if a
-// partial clone does not contain the object.
+// blobs calls the function each with the content of every object in a list of hashes. The content
+// is empty if a partial clone does not contain the object.
 func blobs(dir string, hashes io.Reader, each func([]byte)) error {
 	cmd := exec.Command("git", "-C", dir, "cat-file", "--batch")
 	cmd.Stdin = hashes
@@ -113,7 +113,7 @@ func git(dir string, args ...string) ([]byte, error) {
 
 var separator = regexp.MustCompile(`(?m)^---.*$`)
 
-// read returns the objects of a file. Lists are replaced by their items.
+// read returns the objects of a file. Lists are replaced with their items.
 func read(path string, text []byte) []object {
 	var all []object
 	for _, document := range separator.Split(string(text), -1) {
