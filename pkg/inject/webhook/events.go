@@ -4,13 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"regexp"
-	"strings"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
@@ -172,12 +172,10 @@ var (
 
 // isOwner reports whether the fields of an owner have the syntax that an API server requires.
 func isOwner(o *metav1.OwnerReference) bool {
-	group, version, grouped := strings.Cut(o.APIVersion, "/")
-	if !grouped {
-		group, version = "", o.APIVersion
-	}
+	api, _ := schema.ParseGroupVersion(o.APIVersion) // empty after an error
 	return kinds.MatchString(o.Kind) && uids.MatchString(string(o.UID)) && len(validation.IsDNS1123Subdomain(o.Name)) == 0 &&
-		len(validation.IsDNS1035Label(version)) == 0 && (!grouped || len(validation.IsDNS1123Subdomain(group)) == 0)
+		api.String() == o.APIVersion && len(validation.IsDNS1035Label(api.Version)) == 0 &&
+		(api.Group == "" || len(validation.IsDNS1123Subdomain(api.Group)) == 0)
 }
 
 // controllerOf returns the controller of a pod, or nil if there is none.

@@ -93,7 +93,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(r.Context(), v.limit)
 	defer cancel()
-	client := peerOf(r)
+	client := fair.Address(r.RemoteAddr)
 	reserved := 0 // bytes of v.texts
 	defer func() { v.texts.release(client, reserved) }()
 	p, failed := v.read(ctx, w, r, &reserved)
@@ -158,12 +158,6 @@ func (v *Reviewer) decide(ctx context.Context, client netip.Addr, p *payload) (o
 	return out, answer, nil
 }
 
-// peerOf returns the address of the client, or the zero address if it is unknown.
-func peerOf(r *http.Request) netip.Addr {
-	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
-	return peer.Addr().Unmap()
-}
-
 func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
 	text, status := message.Truncate(f.text, maxTextLength), failureStatuses[f.reason]
 	v.Metrics.failed(f.reason)
@@ -194,7 +188,7 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		if length < 0 { // Content-Length is missing, for example because a proxy removed it
 			length = maxReviewBytes
 		}
-		if !v.texts.take(ctx, peerOf(r), length) {
+		if !v.texts.take(ctx, fair.Address(r.RemoteAddr), length) {
 			return nil, &failure{busyBodies, "too many concurrent large reviews"}
 		}
 		*reserved = length
