@@ -129,31 +129,21 @@ func (c *command) status(f *fileFlags) error {
 	case isManifest(results):
 		printLine(c.stderr, "the input must contain the pods and Services of a cluster, not manifests: kubectl get pods,services -o json | injector status")
 	}
-	if len(all) == 0 {
+	if len(all) == 0 || slices.ContainsFunc(all, func(r manifest.Rollout) bool { return r.Wait }) {
 		c.code = differs
 	}
 	if f.output == "json" {
-		rollouts := []rollout{}
-		for _, r := range all {
-			if r.Wait {
-				c.code = differs
-			}
-			rollouts = append(rollouts, rollout{r.Namespace, r.Name, r.Wait, r.Text})
-		}
-		return message.JSON(c.stdout, rollouts)
+		return message.JSON(c.stdout, all)
 	}
 	if len(all) == 0 {
 		printLine(c.stdout, "no Service selects a pod with a sidecar")
 	}
 	for _, r := range all {
-		name := r.Name
+		name := r.Service
 		if r.Namespace != "" {
 			name = r.Namespace + "/" + name
 		}
 		printLine(c.stdout, "Service %s: %s", name, r.Text)
-		if r.Wait {
-			c.code = differs
-		}
 	}
 	return nil
 }
@@ -162,14 +152,6 @@ func (c *command) status(f *fileFlags) error {
 func isManifest(results []*manifest.Result) bool {
 	isPod := func(r *manifest.Result) bool { return r.Kind == "Pod" }
 	return slices.ContainsFunc(results, (*manifest.Result).HasPods) && !slices.ContainsFunc(results, isPod)
-}
-
-// A rollout is the JSON output for one Service. The fields are stable.
-type rollout struct {
-	Namespace string `json:"namespace,omitempty"`
-	Service   string `json:"service"`
-	Wait      bool   `json:"wait"` // the Service cannot be changed yet
-	Text      string `json:"text"`
 }
 
 // policy prints an admission policy.
@@ -331,17 +313,6 @@ func evidence(p inject.Port) string {
 	return fmt.Sprintf("%s: possible, confidence %s: %s", name, p.Confidence, reasons)
 }
 
-// A port is the JSON form of an [inject.Port].
-type port struct {
-	Container  string            `json:"container,omitempty"`
-	Name       string            `json:"name,omitempty"`
-	Number     int32             `json:"number"`
-	Selected   bool              `json:"selected"`
-	Confidence inject.Confidence `json:"confidence,omitempty"`
-	Reasons    []string          `json:"reasons,omitempty"`
-	Against    string            `json:"against,omitempty"`
-}
-
 // A verdict is the JSON output for one object. The fields are stable.
 type verdict struct {
 	File        string            `json:"file"`
@@ -356,7 +327,7 @@ type verdict struct {
 	Port        int32             `json:"port,omitempty"`
 	ServingPort int32             `json:"servingPort,omitempty"`
 	Confidence  inject.Confidence `json:"confidence,omitempty"`
-	Ports       []port            `json:"ports,omitempty"`
+	Ports       []inject.Port     `json:"ports,omitempty"`
 	Missing     string            `json:"missing,omitempty"`
 	Rejected    bool              `json:"rejected,omitempty"` // a quota does not admit the pods
 	Notes       []string          `json:"notes,omitempty"`
@@ -367,12 +338,8 @@ type verdict struct {
 func (c *command) verdicts(results []*manifest.Result) error {
 	all := []verdict{}
 	for _, r := range results {
-		var ports []port
-		for _, p := range r.Ports {
-			ports = append(ports, port(p))
-		}
 		all = append(all, verdict{r.File, r.Line, r.Kind, r.Namespace, r.Name, r.Verdict, r.Reason, r.Text,
-			r.Container, r.AppPort, r.ServingPort, r.Confidence, ports, r.Missing, r.Rejected, r.Notes, r.Warnings, r.Advice()})
+			r.Container, r.AppPort, r.ServingPort, r.Confidence, r.Ports, r.Missing, r.Rejected, r.Notes, r.Warnings, r.Advice()})
 	}
 	return message.JSON(c.stdout, all)
 }

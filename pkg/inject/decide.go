@@ -32,14 +32,16 @@ const (
 )
 
 // A Port is a TCP port that Inject considered for the requests.
+//
+// The JSON names are stable.
 type Port struct {
-	Container  string // "" if no container declares the port
-	Name       string // may be empty
-	Number     int32
-	Selected   bool
-	Confidence Confidence // "" if Against is set
-	Reasons    []string   // the evidence for the port
-	Against    string     // the reason why the port is not used, or ""
+	Container  string     `json:"container,omitempty"` // "" if no container declares the port
+	Name       string     `json:"name,omitempty"`      // may be empty
+	Number     int32      `json:"number"`
+	Selected   bool       `json:"selected"`
+	Confidence Confidence `json:"confidence,omitempty"` // "" if Against is set
+	Reasons    []string   `json:"reasons,omitempty"`    // the evidence for the port
+	Against    string     `json:"against,omitempty"`    // the reason why the port is not used, or ""
 }
 
 // A candidate is a Port with the evidence for the selection.

@@ -7,20 +7,20 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// A Rollout describes the progress of the sidecar rollout in the pods of one Service.
+// A Rollout is the progress of the rollout of the sidecar in the pods of one Service. The JSON names are
+// stable.
 type Rollout struct {
-	File      string
-	Line      int
-	Namespace string
-	Name      string
-	Text      string // a summary in one line
-	Wait      bool   // the Service must not be rewritten yet
+	Namespace string `json:"namespace,omitempty"`
+	Service   string `json:"service"`
+	Wait      bool   `json:"wait"` // the Service must not be rewritten yet
+	Text      string `json:"text"` // a summary in one line
 }
 
 // Status returns the progress for each Service in the files, so that the user knows when to rewrite
 // the Service: see [inject.Services]. The files contain the pods of a cluster in the output format
 // of kubectl get. Services without injected pods are omitted. Status also returns the results for all
-// objects. A document that cannot be parsed has a result with the verdict refused.
+// objects. A document that cannot be parsed has a result with the verdict refused. The list of Services
+// is not nil.
 func Status(files []*File) (all []Rollout, results []*Result) {
 	defer retain(files)()
 	results = list(files, (*document).listFacts)
@@ -53,6 +53,7 @@ func Status(files []*File) (all []Rollout, results []*Result) {
 		}
 		rollouts[places[r]] = rolloutOf(r, object, possible)
 	}, nil)
+	all = []Rollout{}
 	for _, r := range rollouts {
 		if r != nil {
 			all = append(all, *r)
@@ -71,7 +72,7 @@ type livePod struct {
 // rolloutOf returns the progress for a Service, or nil if it selects no pod with a sidecar. pods can
 // contain pods that the Service does not select.
 func rolloutOf(s *Result, object map[string]any, pods []*livePod) *Rollout {
-	r := &Rollout{File: s.File, Line: s.Line, Namespace: s.Namespace, Name: s.Name}
+	r := &Rollout{Namespace: s.Namespace, Service: s.Name}
 	var with []inject.Pods // pods with the sidecar
 	all, ready := 0, 0
 	service := s.facts.service
