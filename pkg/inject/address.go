@@ -14,11 +14,11 @@ var (
 // contains the pod's address. An application that listens only on this address is not reachable
 // for the sidecar, which connects to localhost.
 func (in *injection) warnOfPodAddress() error {
-	app := at(in.object, "spec", "containers", in.app.Name)
+	app := At(in.object, "spec", "containers", in.app.Name)
 	addresses := map[string]bool{} // names of the variables that contain the address
 	for _, v := range listAt(app, "env") {
-		if podIPFields[text(at(v, "valueFrom", "fieldRef"), "fieldPath")] {
-			addresses[text(v, "name")] = true
+		if podIPFields[Text(At(v, "valueFrom", "fieldRef"), "fieldPath")] {
+			addresses[Text(v, "name")] = true
 		}
 	}
 	if len(addresses) == 0 {
@@ -54,8 +54,8 @@ func referenceTo(container any, variables map[string]bool) (where, name string) 
 		}
 	}
 	for _, v := range listAt(container, "env") {
-		if name := find(text(v, "name") + "=" + text(v, "value")); name != "" {
-			return "env " + text(v, "name"), name
+		if name := find(Text(v, "name") + "=" + Text(v, "value")); name != "" {
+			return "env " + Text(v, "name"), name
 		}
 	}
 	return "", ""

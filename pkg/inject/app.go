@@ -218,7 +218,7 @@ func (in *injection) swapPort() error {
 	}
 	for _, place := range portFields {
 		path := slices.Concat([]string{"spec", "containers", in.app.Name}, strings.Split(place, "."), []string{"port"})
-		if at(in.object, path...) == old {
+		if At(in.object, path...) == old {
 			in.set(in.port.ContainerPort, path...)
 			in.note("the port of %s is replaced by its number, because the name refers to the sidecar", place)
 		}

@@ -138,14 +138,14 @@ func Find(list []any, token string) int {
 	if i, is := Place(token, len(list)); is {
 		return i
 	}
-	if i := slices.IndexFunc(list, func(item any) bool { return text(item, "name") == token }); i >= 0 {
+	if i := slices.IndexFunc(list, func(item any) bool { return Text(item, "name") == token }); i >= 0 {
 		return i
 	}
 	return slices.IndexFunc(list, func(item any) bool {
-		if p := text(item, "protocol"); p != "" && p != "TCP" {
+		if p := Text(item, "protocol"); p != "" && p != "TCP" {
 			return false
 		}
-		return text(item, "containerPort") == token || text(item, "port") == token
+		return Text(item, "containerPort") == token || Text(item, "port") == token
 	})
 }
 
@@ -257,8 +257,8 @@ func Decode(text []byte) (any, error) {
 // encode returns a value as JSON. The keys of maps are sorted.
 func encode(value any) json.RawMessage { return json.RawMessage(message.CompactJSON(value)) }
 
-// text returns the string or number at a key of a map, or "".
-func text(node any, key string) string {
+// Text returns the string or number at a key of a map, or "".
+func Text(node any, key string) string {
 	m, _ := node.(map[string]any)
 	switch v := m[key].(type) {
 	case string:
@@ -269,8 +269,9 @@ func text(node any, key string) string {
 	return ""
 }
 
-// at returns the value at a path in an object, or nil.
-func at(node any, tokens ...string) any {
+// At returns the value at a path in an object, or nil. A token for a list has the form described for
+// [Change].
+func At(node any, tokens ...string) any {
 	for _, token := range tokens {
 		switch n := node.(type) {
 		case map[string]any:
@@ -290,14 +291,14 @@ func at(node any, tokens ...string) any {
 
 // listAt returns the list at a path in an object, or nil.
 func listAt(node any, tokens ...string) []any {
-	list, _ := at(node, tokens...).([]any)
+	list, _ := At(node, tokens...).([]any)
 	return list
 }
 
 // containersAtRuntime returns the containers of a pod that run at the same time as the sidecar: all
 // containers, and then the restartable init containers.
 func containersAtRuntime(pod any) []any {
-	inits := slices.DeleteFunc(slices.Clone(listAt(pod, "spec", "initContainers")), func(c any) bool { return at(c, "restartPolicy") == nil })
+	inits := slices.DeleteFunc(slices.Clone(listAt(pod, "spec", "initContainers")), func(c any) bool { return At(c, "restartPolicy") == nil })
 	return slices.Concat(listAt(pod, "spec", "containers"), inits)
 }
 
@@ -343,7 +344,7 @@ func (e *editor) edit(value json.RawMessage, path []string) {
 	undoChanges := []Change{e.before(path)}
 	if value != nil {
 		// The parents that the change creates are removed again if they are empty.
-		for up := len(path) - 1; up > 0 && at(e.object, path[:up]...) == nil; up-- {
+		for up := len(path) - 1; up > 0 && At(e.object, path[:up]...) == nil; up-- {
 			made := e.before(path[:up])
 			made.IfEmpty = true
 			undoChanges = append(undoChanges, made)
@@ -352,7 +353,7 @@ func (e *editor) edit(value json.RawMessage, path []string) {
 	// A renamed item must be found by its new name.
 	if n := len(path); n > 1 && path[n-1] == "name" && value != nil {
 		var name string
-		if _, inList := at(e.object, path[:n-2]...).([]any); inList && json.Unmarshal(value, &name) == nil {
+		if _, inList := At(e.object, path[:n-2]...).([]any); inList && json.Unmarshal(value, &name) == nil {
 			renamed := slices.Clone(path)
 			renamed[n-2] = name
 			undoChanges[0].Path = pointer(renamed...)
@@ -373,7 +374,7 @@ func (e *editor) edit(value json.RawMessage, path []string) {
 func (e *editor) before(path []string) Change {
 	c := Change{Path: pointer(path...)}
 	n := len(path) - 1
-	switch parent := at(e.object, path[:n]...).(type) {
+	switch parent := At(e.object, path[:n]...).(type) {
 	case map[string]any:
 		if was, there := parent[path[n]]; there {
 			c.Value = encode(was)

@@ -38,15 +38,15 @@ func (in *injection) mentionedPorts() map[int32]string {
 		read("", in.meta.Annotations[key], "the annotation %s", key)
 	}
 	for _, c := range containersAtRuntime(in.object) {
-		name := text(c, "name")
+		name := Text(c, "name")
 		for _, line := range commandLine(c) {
 			read(name, line, "an argument of container %s", name)
 		}
 		for _, v := range listAt(c, "env") {
-			read(name, text(v, "value"), "variable %.60s of container %s", text(v, "name"), name)
+			read(name, Text(v, "value"), "variable %.60s of container %s", Text(v, "name"), name)
 		}
 		for _, r := range images {
-			if len(r.ports) > 0 && r.image.MatchString(text(c, "image")) {
+			if len(r.ports) > 0 && r.image.MatchString(Text(c, "image")) {
 				read(name, fmt.Sprint(r.ports), "the image of container %s", name)
 			}
 		}

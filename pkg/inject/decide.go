@@ -234,7 +234,7 @@ func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
 				read(strings.Join(p.Exec.Command, " "))
 			}
 		}
-		container := at(in.object, "spec", "containers", c.Name)
+		container := At(in.object, "spec", "containers", c.Name)
 		for _, line := range commandLine(container) {
 			read(line)
 		}
@@ -253,7 +253,7 @@ func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
 // If several containers remain, the result is "".
 func (in *injection) listening(containers []*corev1.Container, n int32) string {
 	uses := func(c *corev1.Container) bool {
-		return isProbed(c, n) || mentions(at(in.object, "spec", "containers", c.Name), n)
+		return isProbed(c, n) || mentions(At(in.object, "spec", "containers", c.Name), n)
 	}
 	canListen := func(c *corev1.Container) bool { return helps(c, in.meta.Labels) == "" && !in.namesOtherPort(c) }
 	for _, remains := range []func(*corev1.Container) bool{
@@ -275,7 +275,7 @@ func (in *injection) listening(containers []*corev1.Container, n int32) string {
 func (in *injection) namesOtherPort(c *corev1.Container) bool {
 	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
 		return overTCP(p) && byName("", p.Name).protocol != notForRequests
-	}) || listens(at(in.object, "spec", "containers", c.Name))
+	}) || listens(At(in.object, "spec", "containers", c.Name))
 }
 
 // servicesOf returns the Service ports that reach a port of a container.

@@ -157,20 +157,20 @@ func FuzzUninject(f *testing.F) {
 // changes.
 func untouched(pod any) any {
 	pod = Copy(pod)
-	annotations, _ := at(pod, "metadata", "annotations").(map[string]any)
+	annotations, _ := At(pod, "metadata", "annotations").(map[string]any)
 	for _, key := range []string{StatusAnnotation, "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"} {
 		delete(annotations, key)
 	}
-	dropEmpty(at(pod, "metadata"), "annotations")
+	dropEmpty(At(pod, "metadata"), "annotations")
 	dropEmpty(pod, "metadata")
-	spec, _ := at(pod, "spec").(map[string]any)
+	spec, _ := At(pod, "spec").(map[string]any)
 	delete(spec, "terminationGracePeriodSeconds")
 	for _, key := range []string{"containers", "initContainers"} {
 		list, isList := spec[key].([]any)
 		if !isList {
 			continue
 		}
-		if i := Find(list, SidecarName); i >= 0 && text(list[i], "name") == SidecarName {
+		if i := Find(list, SidecarName); i >= 0 && Text(list[i], "name") == SidecarName {
 			list = slices.Delete(list, i, i+1)
 		}
 		spec[key] = list

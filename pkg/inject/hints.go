@@ -99,7 +99,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	h.requests, h.health = map[int32][]string{}, map[int32]bool{}
 	in.hints[c.Name] = h
 	h.readProbes(c)
-	raw := at(in.object, "spec", "containers", c.Name)
+	raw := At(in.object, "spec", "containers", c.Name)
 	if onlySleeps(raw) {
 		h.sleeps = sign{notForRequests, "the command of container " + c.Name + " only sleeps"}
 	}
@@ -210,7 +210,7 @@ func add(all map[int32]sign, port string, s sign) {
 func (h *hints) readParameters(container any, names [][]string) (all []parameter) {
 	parametersOf(container, func(s parameter) { all = append(all, s) })
 	h.spring = springOf(all)
-	name := wordsOf(text(container, "name"))
+	name := wordsOf(Text(container, "name"))
 	var found certificate
 	h.insecure = slices.ContainsFunc(commandLine(container), func(line string) bool {
 		return slices.ContainsFunc(strings.Fields(line), withoutTLS.MatchString)
@@ -436,7 +436,7 @@ func parametersOf(container any, each func(parameter)) {
 	}
 	readFlags(slices.Concat(listAt(container, "command"), listAt(container, "args")), false, flags, each)
 	for _, v := range listAt(container, "env") {
-		name, value := text(v, "name"), text(v, "value")
+		name, value := Text(v, "name"), Text(v, "value")
 		if len(name) > maxFlagBytes {
 			continue
 		}
@@ -449,7 +449,7 @@ func parametersOf(container any, each func(parameter)) {
 		case s.property.name == springJSON:
 			jsonProperties(name, value, each)
 		}
-		if tlsProperty.MatchString(s.property.name) && (isLong || value == "" && at(v, "valueFrom") != nil) {
+		if tlsProperty.MatchString(s.property.name) && (isLong || value == "" && At(v, "valueFrom") != nil) {
 			s.value = ""
 			each(s) // the name is sufficient
 		} else if value != "" && !isLong {
@@ -608,8 +608,8 @@ func hasOtherUse(words []string) bool { return anyOf(words, otherCerts) || anyOf
 func secretVolumes(object any) map[string]bool {
 	names := map[string]bool{}
 	for _, v := range listAt(object, "spec", "volumes") {
-		if at(v, "secret") != nil || at(v, "projected") != nil || at(v, "csi") != nil {
-			names[text(v, "name")] = true
+		if At(v, "secret") != nil || At(v, "projected") != nil || At(v, "csi") != nil {
+			names[Text(v, "name")] = true
 		}
 	}
 	return names
@@ -617,7 +617,7 @@ func secretVolumes(object any) map[string]bool {
 
 // hasTLSItems reports whether a volume contains the key tls.key of a Secret as an item.
 func hasTLSItems(volume any) bool {
-	isKey := func(item any) bool { return text(item, "key") == "tls.key" || text(item, "path") == "tls.key" }
+	isKey := func(item any) bool { return Text(item, "key") == "tls.key" || Text(item, "path") == "tls.key" }
 	return slices.ContainsFunc(listAt(volume, "secret", "items"), isKey) || slices.ContainsFunc(listAt(volume, "projected", "sources"), func(source any) bool {
 		return slices.ContainsFunc(listAt(source, "secret", "items"), isKey)
 	})
@@ -670,10 +670,10 @@ func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool
 	calls := 0
 	pairs := map[string]bool{} // volumes with the item tls.key
 	for _, v := range volumes {
-		pairs[text(v, "name")] = hasTLSItems(v)
+		pairs[Text(v, "name")] = hasTLSItems(v)
 	}
 	for _, m := range listAt(container, "volumeMounts") {
-		name, dir := text(m, "name"), text(m, "mountPath")
+		name, dir := Text(m, "name"), Text(m, "mountPath")
 		if len(dir) > 256 || !secrets[name] || strings.HasPrefix(dir, "/etc/ssl/certs") || strings.HasPrefix(dir, "/var/run/secrets/kubernetes.io/") {
 			continue
 		}

@@ -357,7 +357,7 @@ func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
 	if n := len(containers); n > maxContainers {
 		return nil, fmt.Errorf("%d containers exceed the limit of %d", n, maxContainers)
 	}
-	if err := checkQuantities(at(template, "spec", "resources"), containers); err != nil {
+	if err := checkQuantities(At(template, "spec", "resources"), containers); err != nil {
 		return nil, err
 	}
 	read := pick(template, templateFields)
@@ -400,7 +400,7 @@ func checkQuantities(pod any, containers []any) error {
 		return err
 	}
 	for _, c := range containers {
-		if err := checkResources(at(c, "resources"), fmt.Sprintf("container %.64q", text(c, "name"))); err != nil {
+		if err := checkResources(At(c, "resources"), fmt.Sprintf("container %.64q", Text(c, "name"))); err != nil {
 			return err
 		}
 	}
@@ -409,9 +409,9 @@ func checkQuantities(pod any, containers []any) error {
 
 func checkResources(resources any, of string) error {
 	for _, field := range []string{"requests", "limits"} {
-		amounts, _ := at(resources, field).(map[string]any)
+		amounts, _ := At(resources, field).(map[string]any)
 		for _, name := range slices.Sorted(maps.Keys(amounts)) {
-			amount := text(amounts, name)
+			amount := Text(amounts, name)
 			if err := isShortQuantity(amount); err != nil {
 				return fmt.Errorf("%s: resources.%s: %.64q: %w", of, field, name, err)
 			}

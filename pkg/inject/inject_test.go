@@ -184,10 +184,10 @@ func fillIn(template any) {
 }
 
 func sidecarOf(template any) any {
-	if c := at(template, "spec", "containers", SidecarName); c != nil {
+	if c := At(template, "spec", "containers", SidecarName); c != nil {
 		return c
 	}
-	return at(template, "spec", "initContainers", SidecarName)
+	return At(template, "spec", "initContainers", SidecarName)
 }
 
 func settingsMatchPod(t *testing.T, p *injected) {
@@ -231,7 +231,7 @@ func podIsValid(t *testing.T, p *injected) {
 			t.Error(complaint)
 		}
 	}
-	if text, _ := at(p.after, "spec", "fieldOfTheFuture", "kept").(bool); !text {
+	if text, _ := At(p.after, "spec", "fieldOfTheFuture", "kept").(bool); !text {
 		t.Error("got an unknown field removed, want it kept")
 	}
 	c := findSidecar(t, pod)
@@ -280,7 +280,7 @@ func TestFollowServiceTargetPortAndWarnings(t *testing.T) {
 			if opts != nil { // Services find the port of a native sidecar by name since Kubernetes 1.33
 				want.targetPort, want.warned = `8012`, true
 			}
-			got := string(encode(at(after, "spec", "ports", "#0", "targetPort")))
+			got := string(encode(At(after, "spec", "ports", "#0", "targetPort")))
 			if warned := len(out.Warnings) > 0; got != want.targetPort || warned != want.warned {
 				t.Errorf("%s, %v: got targetPort %s and warnings %q, want %s, warned %v", ports, opts, got, out.Warnings, want.targetPort, want.warned)
 			}

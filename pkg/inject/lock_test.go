@@ -68,7 +68,7 @@ func TestLockedOptionKeepsItsValue(t *testing.T) {
 	opts := Options{imageOption: "ours:1", lockOption: "image"}
 	pod := annotated(t, "a", "b")
 	out := Inject(pod, opts)
-	harness.Equal(t, text(sidecarOf(changed(t, pod, out.Changes)), "image"), "ours:1", out.Text)
+	harness.Equal(t, Text(sidecarOf(changed(t, pod, out.Changes)), "image"), "ours:1", out.Text)
 	if !slices.ContainsFunc(out.Notes, func(n string) bool { return strings.Contains(n, "locked options image") }) {
 		t.Errorf("got notes %q, want a note about the locked options", out.Notes)
 	}

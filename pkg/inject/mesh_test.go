@@ -44,8 +44,8 @@ func TestNativeSidecarHasNoStartupProbeInMesh(t *testing.T) {
 		pod := parse(t, `{"spec":{`+c.spec+`}}`)
 		out := Inject(pod, Options{"mode": "native"})
 		harness.Equal(t, verdictOf(out), "injected", c.fact, out.Text)
-		sidecar := at(changed(t, pod, out.Changes), "spec", "initContainers", SidecarName)
-		if got := at(sidecar, "startupProbe") != nil; sidecar == nil || got != c.probed {
+		sidecar := At(changed(t, pod, out.Changes), "spec", "initContainers", SidecarName)
+		if got := At(sidecar, "startupProbe") != nil; sidecar == nil || got != c.probed {
 			t.Errorf("%s: got a startup probe %v, want %v: %v", c.fact, got, c.probed, sidecar)
 		}
 	}

@@ -37,18 +37,18 @@ type bound struct {
 // ReadQuota parses a ResourceQuota or a LimitRange, a map as [Decode] returns it. ok is false for
 // other objects.
 func ReadQuota(object any) (_ Quota, ok bool) {
-	q := Quota{namespace: text(at(object, "metadata"), "namespace"), name: text(at(object, "metadata"), "name")}
+	q := Quota{namespace: Text(At(object, "metadata"), "namespace"), name: Text(At(object, "metadata"), "name")}
 	switch {
 	case groupOf(object) != "":
 		return q, false
-	case text(object, "kind") == "ResourceQuota":
+	case Text(object, "kind") == "ResourceQuota":
 		if !hasOtherScope(object) {
 			q.limitedResources, q.hard = wantedLimits(object), hardLimitsOf(object)
 		}
 		return q, true
-	case text(object, "kind") == "LimitRange":
+	case Text(object, "kind") == "LimitRange":
 		for _, l := range listAt(object, "spec", "limits") {
-			if text(l, "type") == string(corev1.LimitTypeContainer) {
+			if Text(l, "type") == string(corev1.LimitTypeContainer) {
 				q.bounds = append(q.bounds, boundsOf(l)...)
 			}
 		}
@@ -62,7 +62,7 @@ func ReadQuota(object any) (_ Quota, ok bool) {
 func hasOtherScope(quota any) bool {
 	scopes := slices.Clone(listAt(quota, "spec", "scopes"))
 	for _, e := range listAt(quota, "spec", "scopeSelector", "matchExpressions") {
-		scopes = append(scopes, text(e, "scopeName"))
+		scopes = append(scopes, Text(e, "scopeName"))
 	}
 	return slices.ContainsFunc(scopes, func(scope any) bool {
 		return scope != string(corev1.ResourceQuotaScopeNotTerminating) && scope != string(corev1.ResourceQuotaScopeNotBestEffort)
@@ -72,14 +72,14 @@ func hasOtherScope(quota any) bool {
 // wantedLimits returns the resources for which a ResourceQuota requires a limit of each container.
 // These can only be CPU and memory (pkg/quota/v1/evaluator/core in Kubernetes).
 func wantedLimits(quota any) []string {
-	return slices.DeleteFunc([]string{"cpu", "memory"}, func(name string) bool { return at(quota, "spec", "hard", "limits."+name) == nil })
+	return slices.DeleteFunc([]string{"cpu", "memory"}, func(name string) bool { return At(quota, "spec", "hard", "limits."+name) == nil })
 }
 
 // hardLimitsOf returns the limits of a ResourceQuota for the resources and the number of pods.
 func hardLimitsOf(quota any) []hardLimit {
 	var all []hardLimit
 	add := func(field string, name corev1.ResourceName, limits bool) {
-		if amount := quantityAt(at(quota, "spec", "hard"), field); amount != nil {
+		if amount := quantityAt(At(quota, "spec", "hard"), field); amount != nil {
 			all = append(all, hardLimit{field, name, limits, *amount})
 		}
 	}
@@ -95,7 +95,7 @@ func hardLimitsOf(quota any) []hardLimit {
 
 // quantityAt returns the quantity at a key of a map, or nil if there is no valid quantity.
 func quantityAt(node any, key string) *resource.Quantity {
-	amount := text(node, key)
+	amount := Text(node, key)
 	if amount == "" || isShortQuantity(amount) != nil {
 		return nil
 	}
@@ -108,7 +108,7 @@ func quantityAt(node any, key string) *resource.Quantity {
 
 // boundsOf returns the bounds that one item of a LimitRange contains.
 func boundsOf(item any) []bound {
-	quantity := func(field, name string) *resource.Quantity { return quantityAt(at(item, field), name) }
+	quantity := func(field, name string) *resource.Quantity { return quantityAt(At(item, field), name) }
 	var all []bound
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
 		maximum := quantity("max", name) // Kubernetes uses max as the default limit if there is no default

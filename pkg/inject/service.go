@@ -288,7 +288,7 @@ func (o *Outcome) headlessWarning() string {
 
 // UninjectService returns the changes that revert [FollowService].
 func UninjectService(service any) Outcome {
-	text, ok := at(service, "metadata", "annotations", StatusAnnotation).(string)
+	text, ok := At(service, "metadata", "annotations", StatusAnnotation).(string)
 	if !ok {
 		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "not injected"}
 	}

@@ -103,7 +103,7 @@ func (in *injection) planShutdown(requested []config.EnvVar) ([]config.EnvVar, e
 		}
 	}
 	s := &in.sidecarSettings
-	s.pause, s.replacesHook = pauseOf(at(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
+	s.pause, s.replacesHook = pauseOf(At(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
 	least := max(clocks.DrainMin.V, s.pause)
 	if least > 0 {
 		requested = append(requested, config.EnvVar{Name: variableOf(drainMinOption), Value: least.String()})

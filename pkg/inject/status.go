@@ -72,7 +72,7 @@ func WithText(c Change, text string) Change {
 // TextOf returns the text that [WithText] added to the status of a pod template or a Service, or
 // "".
 func TextOf(object any) string {
-	text, _ := at(object, "metadata", "annotations", StatusAnnotation).(string)
+	text, _ := At(object, "metadata", "annotations", StatusAnnotation).(string)
 	var s status
 	if len(text) > maxAnnotationBytes || json.Unmarshal([]byte(text), &s) != nil {
 		return ""
@@ -86,19 +86,19 @@ func TextOf(object any) string {
 func existingSidecar(pod any) *Outcome {
 	usual := defaults()
 	for _, list := range []string{"containers", "initContainers"} {
-		sidecar := at(pod, "spec", list, SidecarName)
+		sidecar := At(pod, "spec", list, SidecarName)
 		if sidecar == nil {
 			continue
 		}
-		o := &Outcome{AppPort: int32(usual.UserPort.V), ServingPort: int32(usual.Port.V), native: at(sidecar, "restartPolicy") != nil}
+		o := &Outcome{AppPort: int32(usual.UserPort.V), ServingPort: int32(usual.Port.V), native: At(sidecar, "restartPolicy") != nil}
 		for name, to := range map[string]*int32{usual.UserPort.Name(): &o.AppPort, usual.Port.Name(): &o.ServingPort} {
-			if n, err := strconv.Atoi(text(at(sidecar, "env", name), "value")); err == nil && n > 0 && n < 1<<16 {
+			if n, err := strconv.Atoi(Text(At(sidecar, "env", name), "value")); err == nil && n > 0 && n < 1<<16 {
 				*to = int32(n)
 			}
 		}
 		for _, p := range listAt(sidecar, "ports") {
-			name := text(p, "name")
-			if text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort && containerOfName(pod, name) == SidecarName {
+			name := Text(p, "name")
+			if Text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort && containerOfName(pod, name) == SidecarName {
 				o.PortName = name
 			}
 		}
@@ -113,8 +113,8 @@ func existingSidecar(pod any) *Outcome {
 func containerOfName(pod any, name string) string {
 	for _, c := range containersAtRuntime(pod) {
 		for _, p := range listAt(c, "ports") {
-			if protocol := text(p, "protocol"); name != "" && text(p, "name") == name && (protocol == "" || protocol == "TCP") {
-				return text(c, "name")
+			if protocol := Text(p, "protocol"); name != "" && Text(p, "name") == name && (protocol == "" || protocol == "TCP") {
+				return Text(c, "name")
 			}
 		}
 	}

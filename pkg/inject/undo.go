@@ -165,7 +165,7 @@ func wasOfSidecar(field string) func(object, was any) error {
 	return func(object, was any) error {
 		for _, list := range []string{"containers", "initContainers"} {
 			for _, p := range listAt(object, "spec", list, SidecarName, "ports") {
-				if now := at(p, field); now != nil && now == was {
+				if now := At(p, field); now != nil && now == was {
 					return nil
 				}
 			}

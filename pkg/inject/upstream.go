@@ -72,7 +72,7 @@ func upstreamOf(s parameter, part string) int32 {
 // configuration file, or a value from another object. It returns "" if the address is visible, or if the container is not
 // such a proxy.
 func hiddenUpstream(container any) string {
-	if !hasKind(text(container, "image"), imageProxy) {
+	if !hasKind(Text(container, "image"), imageProxy) {
 		return ""
 	}
 	visible, hidden := false, ""
@@ -83,7 +83,7 @@ func hiddenUpstream(container any) string {
 		}
 	})
 	for _, v := range listAt(container, "env") {
-		if name := text(v, "name"); at(v, "valueFrom") != nil && isUpstreamAddress(wordsOf(name)) {
+		if name := Text(v, "name"); At(v, "valueFrom") != nil && isUpstreamAddress(wordsOf(name)) {
 			hidden = fmt.Sprintf("env %.60s", name)
 		}
 	}
@@ -104,7 +104,7 @@ func (in *injection) upstreams() map[int32][]upstream {
 	}
 	in.behind = map[int32][]upstream{}
 	for _, c := range containersAtRuntime(in.object) {
-		name := text(c, "name")
+		name := Text(c, "name")
 		if parameter := hiddenUpstream(c); parameter != "" {
 			in.hidden = append(in.hidden, upstream{name, parameter})
 		}

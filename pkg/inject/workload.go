@@ -11,9 +11,9 @@ import (
 // A custom resource is supported if it has spec.template like a Deployment, for example an Argo
 // Rollout or a workload of OpenKruise.
 func Template(object any) (path []string, ok bool) {
-	group, kind := groupOf(object), text(object, "kind")
+	group, kind := groupOf(object), Text(object, "kind")
 	if path, ok = templateOf(group, kind); ok {
-		return path, len(path) == 0 || at(object, path...) != nil
+		return path, len(path) == 0 || At(object, path...) != nil
 	}
 	if len(listAt(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
 		return []string{"spec", "template"}, true
@@ -36,7 +36,7 @@ func templateOf(group, kind string) (path []string, ok bool) {
 
 // groupOf returns the API group of an object. It is "" for the core group.
 func groupOf(object any) string {
-	if group, _, grouped := strings.Cut(text(object, "apiVersion"), "/"); grouped {
+	if group, _, grouped := strings.Cut(Text(object, "apiVersion"), "/"); grouped {
 		return group
 	}
 	return ""
@@ -50,7 +50,7 @@ func isOfKubernetes(group string) bool {
 
 // Leave returns the outcome for an object without a known pod template.
 func Leave(object any) Outcome {
-	group, kind := groupOf(object), text(object, "kind")
+	group, kind := groupOf(object), Text(object, "kind")
 	switch group {
 	case "serving.knative.dev":
 		return Outcome{Verdict: Skipped, Reason: Knative, Text: "Knative adds its own queue-proxy to the pods; see deploy/knative"}
@@ -63,9 +63,9 @@ func Leave(object any) Outcome {
 		out.Warnings = []string{out.Text + "; is it a patch? To inject the pods, use the output of kustomize build"}
 		return out
 	}
-	switch workload := text(at(object, "spec", "workloadRef"), "name"); {
+	switch workload := Text(At(object, "spec", "workloadRef"), "name"); {
 	case workload != "":
-		out.Text = fmt.Sprintf("the pods are created by %s %s, which is injected", text(at(object, "spec", "workloadRef"), "kind"), workload)
+		out.Text = fmt.Sprintf("the pods are created by %s %s, which is injected", Text(At(object, "spec", "workloadRef"), "kind"), workload)
 	case !isOfKubernetes(group):
 		out.Text = "no containers in spec.template; if this object creates pods, label the pods for the webhook"
 	}

@@ -377,7 +377,7 @@ func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 	visit(results, func(r *Result) bool { return r.facts.hasPods }, func(r *Result, object map[string]any) {
 		i := f.places[r]
 		path := r.facts.template
-		template := dig(object, path...)
+		template := inject.At(object, path...)
 		r.Outcome, r.facts.advice = inject.Inject(template, opts, ports[i]...), inject.Advise(template)
 		warnOfIgnoredOptions(r, object)
 		pods := inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: r.facts.labels, Outcome: r.Outcome}
@@ -420,10 +420,10 @@ func Uninject(files []*File) []*Result {
 // readStatus sets the outcome of the reversal for an object.
 func readStatus(r *Result, object map[string]any) {
 	path, ok := inject.Template(object)
-	r.facts.apiVersion = word(object["apiVersion"])
+	r.facts.apiVersion = inject.Text(object, "apiVersion")
 	switch {
 	case ok:
-		template := dig(object, path...)
+		template := inject.At(object, path...)
 		r.from.readHunks(template)
 		r.Outcome = inject.Uninject(template)
 		r.Changes = inject.Below(prefix(path), r.Changes)
@@ -479,12 +479,13 @@ func (d *document) list(read func(r *Result, object map[string]any)) {
 		d.objects(func(n *yaml.Node, object map[string]any, path string) {
 			r := &Result{File: d.file, Line: d.line + target(n).Line - 1, from: d, path: path}
 			d.results = append(d.results, r)
-			if word(object["kind"]) == "" {
+			if inject.Text(object, "kind") == "" {
 				r.Outcome = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "not a Kubernetes object"}
 				return
 			}
-			metadata, _ := object["metadata"].(map[string]any)
-			r.Kind, r.Namespace, r.Name = word(object["kind"]), word(metadata["namespace"]), cmp.Or(word(metadata["name"]), word(metadata["generateName"]))
+			metadata := object["metadata"]
+			r.Kind, r.Namespace = inject.Text(object, "kind"), inject.Text(metadata, "namespace")
+			r.Name = cmp.Or(inject.Text(metadata, "name"), inject.Text(metadata, "generateName"))
 			r.facts.isObject = true
 			read(r, object)
 		})
@@ -496,7 +497,7 @@ func (d *document) listFacts() { d.list(readFacts) }
 
 // readFacts sets the facts of an object, and the outcome of an object without pods.
 func readFacts(r *Result, object map[string]any) {
-	r.facts.apiVersion = word(object["apiVersion"])
+	r.facts.apiVersion = inject.Text(object, "apiVersion")
 	if isService(r) {
 		r.facts.service, _ = inject.ReadService(object)
 		r.facts.selector = selectorOf(object)
@@ -504,7 +505,7 @@ func readFacts(r *Result, object map[string]any) {
 	r.facts.quota, r.facts.hasQuota = inject.ReadQuota(object)
 	r.facts.template, r.facts.hasPods = inject.Template(object)
 	if r.facts.hasPods {
-		r.facts.labels = labelsOf(dig(object, r.facts.template...))
+		r.facts.labels = labelsOf(inject.At(object, r.facts.template...))
 	} else {
 		r.Outcome = inject.Leave(object)
 	}
@@ -617,7 +618,7 @@ func (d *document) isOther() bool {
 			return false
 		}
 		object, _ := value.(map[string]any)
-		kind, version := word(object["kind"]), word(object["apiVersion"])
+		kind, version := inject.Text(object, "kind"), inject.Text(object, "apiVersion")
 		if _, isWorkload := inject.Template(value); isWorkload || strings.HasSuffix(kind, "List") || kind == "Service" && !strings.Contains(version, "/") {
 			return false
 		}
@@ -628,26 +629,12 @@ func (d *document) isOther() bool {
 // identity returns the kind, namespace and name of a document that has a syntax tree but no value,
 // for example because a key is repeated. The first of several keys wins.
 func (d *document) identity() (kind, namespace, name string) {
-	if d.node == nil || target(d.node).Kind != yaml.MappingNode {
+	if d.node == nil {
 		return "", "", ""
 	}
-	scalar := func(n *yaml.Node, path ...string) string {
-		for _, key := range path {
-			i := -1
-			if n = target(n); n.Kind == yaml.MappingNode {
-				i = place(n, key)
-			}
-			if i < 0 {
-				return ""
-			}
-			n = n.Content[i]
-		}
-		if n = target(n); n.Kind != yaml.ScalarNode {
-			return ""
-		}
-		return n.Value
-	}
-	return scalar(d.node, "kind"), scalar(d.node, "metadata", "namespace"), scalar(d.node, "metadata", "name")
+	object, _, _ := readLeniently(d.node, true)
+	metadata := inject.At(object, "metadata")
+	return inject.Text(object, "kind"), inject.Text(metadata, "namespace"), inject.Text(metadata, "name")
 }
 
 // position returns the line in the file and the text of an error. The line numbers in parser
@@ -719,7 +706,7 @@ func (d *document) objects(each func(n *yaml.Node, object map[string]any, path s
 	var walk func(n *yaml.Node, value any, path string)
 	walk = func(n *yaml.Node, value any, path string) {
 		object, _ := value.(map[string]any)
-		if items, ok := object["items"].([]any); ok && strings.HasSuffix(word(object["kind"]), "List") {
+		if items, ok := object["items"].([]any); ok && strings.HasSuffix(inject.Text(object, "kind"), "List") {
 			if at := place(target(n), "items"); at >= 0 {
 				nodes := target(target(n).Content[at]).Content
 				for i, item := range items {
@@ -737,7 +724,7 @@ func (d *document) objects(each func(n *yaml.Node, object map[string]any, path s
 // of such a list can omit them.
 func withType(item any, list map[string]any) any {
 	m, ok := item.(map[string]any)
-	kind := strings.TrimSuffix(word(list["kind"]), "List")
+	kind := strings.TrimSuffix(inject.Text(list, "kind"), "List")
 	if !ok || m["kind"] != nil || kind == "" {
 		return item
 	}
@@ -902,7 +889,7 @@ func warnOfIgnoredOptions(r *Result, object map[string]any) {
 		return
 	}
 	for _, group := range []string{"annotations", "labels"} {
-		entries, _ := dig(object, "metadata", group).(map[string]any)
+		entries, _ := inject.At(object, "metadata", group).(map[string]any)
 		for key := range entries {
 			if strings.HasPrefix(key, inject.Prefix) {
 				r.Warnings = append(r.Warnings, fmt.Sprintf("%s of the %s are ignored; move them to %s/metadata/%s", inject.Prefix+" "+group, r.Kind, strings.Join(path, "/"), group))
@@ -912,34 +899,15 @@ func warnOfIgnoredOptions(r *Result, object map[string]any) {
 	}
 }
 
-func dig(v any, path ...string) any {
-	for _, token := range path {
-		m, _ := v.(map[string]any)
-		v = m[token]
-	}
-	return v
-}
-
 func labelsOf(template any) map[string]string {
 	labels := map[string]string{}
-	m, _ := dig(template, "metadata", "labels").(map[string]any)
-	for key, v := range m {
-		labels[key] = word(v)
+	m, _ := inject.At(template, "metadata", "labels").(map[string]any)
+	for key := range m {
+		labels[key] = inject.Text(m, key)
 	}
 	return labels
 }
 
 func prefix(path []string) string {
 	return strings.Join(append([]string{""}, path...), "/")
-}
-
-// word returns a string or a number as a string, and "" for other values.
-func word(v any) string {
-	switch v := v.(type) {
-	case string:
-		return v
-	case json.Number:
-		return v.String()
-	}
-	return ""
 }

@@ -56,7 +56,7 @@ func findRelated(results []*Result) *found {
 
 // selectorOf returns the selector of a Service.
 func selectorOf(object map[string]any) map[string]any {
-	selector, _ := dig(object, "spec", "selector").(map[string]any)
+	selector, _ := inject.At(object, "spec", "selector").(map[string]any)
 	return selector
 }
 
@@ -65,15 +65,15 @@ func selectorOf(object map[string]any) map[string]any {
 func (f *found) indexServices() {
 	uses := map[[2]string]int{}
 	for _, s := range f.services {
-		for key, value := range s.selector {
-			uses[[2]string{key, word(value)}]++
+		for key := range s.selector {
+			uses[[2]string{key, inject.Text(s.selector, key)}]++
 		}
 	}
 	f.bySelector = labelIndex{}
 	for i, s := range f.services {
 		var rarest [2]string
-		for key, value := range s.selector {
-			label := [2]string{key, word(value)}
+		for key := range s.selector {
+			label := [2]string{key, inject.Text(s.selector, key)}
 			if rarest[0] == "" || cmp.Or(cmp.Compare(uses[label], uses[rarest]), cmp.Compare(key, rarest[0])) < 0 {
 				rarest = label
 			}
@@ -252,8 +252,8 @@ func (x *podIndex) follow(r *Result, object map[string]any, step inject.Step) in
 func (index labelIndex) possible(namespace string, selector map[string]any) []int {
 	var rarest [2]string
 	fewest := math.MaxInt
-	for key, value := range selector {
-		label := [2]string{key, word(value)}
+	for key := range selector {
+		label := [2]string{key, inject.Text(selector, key)}
 		if n := index.count(namespace, label); n < fewest {
 			rarest, fewest = label, n
 		}

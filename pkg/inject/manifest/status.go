@@ -109,14 +109,13 @@ func rolloutOf(s *Result, object map[string]any, pods []*livePod) *Rollout {
 
 // isRunning reports whether the phase of a pod is not final.
 func isRunning(pod map[string]any) bool {
-	phase := word(dig(pod, "status", "phase"))
+	phase := inject.Text(pod["status"], "phase")
 	return phase != "Succeeded" && phase != "Failed"
 }
 
 func isReady(pod map[string]any) bool {
-	conditions, _ := dig(pod, "status", "conditions").([]any)
+	conditions, _ := inject.At(pod, "status", "conditions").([]any)
 	return slices.ContainsFunc(conditions, func(c any) bool {
-		m, _ := c.(map[string]any)
-		return word(m["type"]) == "Ready" && word(m["status"]) == "True"
+		return inject.Text(c, "type") == "Ready" && inject.Text(c, "status") == "True"
 	})
 }

@@ -180,9 +180,8 @@ func isOwner(o *metav1.OwnerReference) bool {
 
 // controllerOf returns the controller of a pod, or nil if there is none.
 func controllerOf(pod any) *metav1.OwnerReference {
-	m, _ := pod.(map[string]any)
 	metadata := new(metav1.ObjectMeta)
-	text, err := json.Marshal(m["metadata"])
+	text, err := json.Marshal(inject.At(pod, "metadata"))
 	if err != nil || kjson.UnmarshalCaseSensitivePreserveInts(text, metadata) != nil {
 		return nil
 	}

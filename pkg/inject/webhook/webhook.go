@@ -294,11 +294,8 @@ func (v *Reviewer) log(q *admissionRequest, pod any, out inject.Outcome) {
 
 // nameOf returns the name of a pod, or the prefix of its generated name.
 func nameOf(pod any) string {
-	m, _ := pod.(map[string]any)
-	metadata, _ := m["metadata"].(map[string]any)
-	name, _ := metadata["name"].(string)
-	begin, _ := metadata["generateName"].(string)
-	return cmp.Or(name, begin)
+	metadata := inject.At(pod, "metadata")
+	return cmp.Or(inject.Text(metadata, "name"), inject.Text(metadata, "generateName"))
 }
 
 func audit(out inject.Outcome) map[string]string {
