@@ -26,9 +26,9 @@ const (
 
 // A LimitState is the state of an adaptive limit.
 type LimitState struct {
-	Limit   int // the limit in force
-	Base    int // the best limit so far; Limit differs from Base while a candidate is measured
-	Reason  LimitReason
-	Settled int    // Base if a lower and a higher limit were measured and are worse; otherwise 0
-	Missing string // the comparison that is missing if Settled is 0
+	Limit   int         `json:"-"`    // the limit in force
+	Base    int         `json:"base"` // the best limit so far; Limit differs from Base while a candidate is measured
+	Reason  LimitReason `json:"reason"`
+	Settled int         `json:"settled,omitempty"` // Base if a lower and a higher limit were measured and are worse; otherwise 0
+	Missing string      `json:"missing,omitempty"` // the comparison that is missing if Settled is 0
 }

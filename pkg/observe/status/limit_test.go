@@ -23,7 +23,7 @@ func TestWhyPrintsSettledLimit(t *testing.T) {
 	state.Settled, state.Missing = 8, ""
 	state.Reason = observation.LimitNoAnswers // the text differs from the JSON value
 	checkScreen(t, b.text(), "; the limit is adaptive: no answers; settled at 8")
-	harness.Equal(t, *b.snapshot().Adaptive, adaptive{Base: 8, Reason: observation.LimitNoAnswers, Settled: 8}, "settled")
+	harness.Equal(t, *b.snapshot().Adaptive, observation.LimitState{Limit: 9, Base: 8, Reason: observation.LimitNoAnswers, Settled: 8}, "settled")
 }
 
 func TestWhyAsJSONContainsLimit(t *testing.T) {
@@ -37,12 +37,12 @@ func TestWhyAsJSONContainsLimit(t *testing.T) {
 	harness.NoError(t, err)
 	var got struct {
 		Limit, Depth int
-		Adaptive     *adaptive
+		Adaptive     *observation.LimitState
 	}
 	harness.NoError(t, json.Unmarshal(out.Bytes(), &got))
 	harness.Equal(t, got.Limit, 2, "limit")
 	harness.Equal(t, got.Depth, 20, "depth")
-	harness.Equal(t, *got.Adaptive, adaptive{Base: 8, Reason: observation.LimitSteady, Settled: 8}, "adaptive")
+	harness.Equal(t, *got.Adaptive, observation.LimitState{Base: 8, Reason: observation.LimitSteady, Settled: 8}, "adaptive")
 }
 
 func TestWhyPrintsRequestsWithSlots(t *testing.T) {

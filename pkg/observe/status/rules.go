@@ -192,11 +192,11 @@ type evidence struct {
 	readiness   observation.Readiness
 	running     int
 	waiting     int
-	waitingFor  time.Duration // age of the oldest queued request
-	limit       int           // maximum number of running requests; 0 means no limit
-	depth       int           // maximum number of queued requests
-	adaptive    *adaptive     // nil if the limit is fixed
-	memory      *memoryState  // nil without a budget
+	waitingFor  time.Duration           // age of the oldest queued request
+	limit       int                     // maximum number of running requests; 0 means no limit
+	depth       int                     // maximum number of queued requests
+	adaptive    *observation.LimitState // nil if the limit is fixed
+	memory      *memoryState            // nil without a budget
 	connections Connections
 	tls         TLS
 	bounds      []boundState

@@ -105,41 +105,47 @@ type failure struct {
 	number uint64 // sequence number
 }
 
-// snapshot contains the data of the page.
-type snapshot struct {
-	Now       time.Time             `json:"now"`
-	Version   string                `json:"version"`
-	Pod       string                `json:"pod"`
-	Namespace string                `json:"namespace"`
-	Started   time.Time             `json:"started"`
-	Ready     bool                  `json:"ready"` // and not draining
-	Reason    string                `json:"reason,omitempty"`
-	Heading   string                `json:"heading"`
-	Level     level                 `json:"level"`
-	Unprobed  bool                  `json:"unprobed,omitempty"` // no probe has a result, so that the readiness is not known
-	Problem   string                `json:"problem,omitempty"`  // the first of Problems
-	Problems  []problem             `json:"problems,omitempty"` // current problems, the cause first
-	Readiness observation.Readiness `json:"readiness"`
-	Drain     Drain                 `json:"drain"`
-	Running   int                   `json:"running"`
-	Waiting   int                   `json:"waiting"`
-	Slots     []observation.Holder  `json:"slots"` // the oldest requests that hold a slot
-	Held      int                   `json:"held"`  // slots whose clients have disconnected
-	Limit     int                   `json:"limit"`
-	Depth     int                   `json:"depth"`
-	Memory    *memoryState          `json:"memory,omitempty"`   // absent without a budget
-	Adaptive  *adaptive             `json:"adaptive,omitempty"` // absent if the limit is fixed
-	Latest    summary               `json:"latest"`
-	Interval  float64               `json:"intervalSeconds"`
-	Totals    totals                `json:"totals"`
-	History   []sample              `json:"history"`  // sorted from the oldest to the newest
-	Failures  []failure             `json:"failures"` // last failures, and last failures of each reason, sorted from the newest to the oldest
-	Bounds    []boundState          `json:"bounds"`   // bounds with events, sorted by the count of the last hour
-	Settings  []Setting             `json:"settings"`
-	Warnings  []string              `json:"warnings"`
+// report contains the data that the command `queue-proxy why -o json` prints.
+type report struct {
+	Pod       string                  `json:"pod"`
+	Namespace string                  `json:"namespace"`
+	Ready     bool                    `json:"ready"` // and not draining
+	Reason    string                  `json:"reason,omitempty"`
+	Unprobed  bool                    `json:"unprobed,omitempty"` // no probe has a result, so that the readiness is not known
+	Problem   string                  `json:"problem,omitempty"`  // the first of Problems
+	Problems  []problem               `json:"problems,omitempty"` // current problems, the cause first
+	Readiness observation.Readiness   `json:"readiness"`
+	Drain     Drain                   `json:"drain"`
+	Running   int                     `json:"running"`
+	Waiting   int                     `json:"waiting"`
+	Limit     int                     `json:"limit"`
+	Depth     int                     `json:"depth"`
+	Adaptive  *observation.LimitState `json:"adaptive,omitempty"` // absent if the limit is fixed
+	Totals    totals                  `json:"totals"`
+	Latest    summary                 `json:"latest"`
+	Slots     []observation.Holder    `json:"slots"`            // the oldest requests that hold a slot
+	Held      int                     `json:"held"`             // slots whose clients have disconnected
+	Bounds    []boundState            `json:"bounds,omitempty"` // bounds with events, sorted by the count of the last hour
+	Warnings  []string                `json:"warnings,omitempty"`
 
 	Connections Connections `json:"connections"`
 	TLS         TLS         `json:"tls"`
+}
+
+// snapshot contains the data of the page.
+type snapshot struct {
+	report
+
+	Now      time.Time    `json:"now"`
+	Version  string       `json:"version"`
+	Started  time.Time    `json:"started"`
+	Heading  string       `json:"heading"`
+	Level    level        `json:"level"`
+	Memory   *memoryState `json:"memory,omitempty"` // absent without a budget
+	Interval float64      `json:"intervalSeconds"`
+	History  []sample     `json:"history"`  // sorted from the oldest to the newest
+	Failures []failure    `json:"failures"` // last failures, and last failures of each reason, sorted from the newest to the oldest
+	Settings []Setting    `json:"settings"`
 }
 
 // memoryState is the memory of requests that are being read or are queued.
@@ -386,7 +392,7 @@ func (b *Board) evidence(readiness observation.Readiness) *evidence {
 		e.memory = &memoryState{Used: used, Limit: limit}
 	}
 	if state, ok := s.Adaptive(); ok {
-		e.adaptive = &adaptive{Base: state.Base, Reason: state.Reason, Settled: state.Settled, Missing: state.Missing}
+		e.adaptive = &state
 	}
 	return e
 }
@@ -401,30 +407,32 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 	e := b.evidence(readiness)
 	e.tls.describe(e.now)
 	snap := snapshot{
-		Now:       e.now,
-		Version:   s.Version,
-		Pod:       s.Pod,
-		Namespace: s.Namespace,
-		Started:   s.Started,
-		Ready:     readiness.Ready() && !drain.Draining,
-		Reason:    readiness.Reason(),
-		Unprobed:  !readiness.Probed(),
-		Readiness: readiness,
-		Drain:     drain,
-		Running:   e.running,
-		Waiting:   e.waiting,
-		Limit:     e.limit,
-		Depth:     e.depth,
-		Memory:    e.memory,
-		Adaptive:  e.adaptive,
-		Interval:  Interval.Seconds(),
-		Totals:    b.totals(),
-		Bounds:    e.bounds,
-		Settings:  s.Settings(),
-		Warnings:  s.Warnings,
+		Now:      e.now,
+		Version:  s.Version,
+		Started:  s.Started,
+		Memory:   e.memory,
+		Interval: Interval.Seconds(),
+		Settings: s.Settings(),
+		report: report{
+			Pod:       s.Pod,
+			Namespace: s.Namespace,
+			Ready:     readiness.Ready() && !drain.Draining,
+			Reason:    readiness.Reason(),
+			Unprobed:  !readiness.Probed(),
+			Readiness: readiness,
+			Drain:     drain,
+			Running:   e.running,
+			Waiting:   e.waiting,
+			Limit:     e.limit,
+			Depth:     e.depth,
+			Adaptive:  e.adaptive,
+			Totals:    b.totals(),
+			Bounds:    e.bounds,
+			Warnings:  s.Warnings,
 
-		Connections: e.connections,
-		TLS:         e.tls,
+			Connections: e.connections,
+			TLS:         e.tls,
+		},
 	}
 	if drain.Draining {
 		snap.Reason = "draining: the pod is terminating"

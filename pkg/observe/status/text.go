@@ -166,9 +166,17 @@ func (s *snapshot) loadText() string {
 		line += fmt.Sprintf(" (at most %d and %d)", s.Limit, s.Depth)
 	}
 	if s.Adaptive != nil {
-		line += "; the limit is adaptive: " + s.Adaptive.text()
+		line += "; the limit is adaptive: " + limitText(s.Adaptive)
 	}
 	return line
+}
+
+// limitText returns the state of an adaptive limit.
+func limitText(l *observation.LimitState) string {
+	if l.Settled == 0 {
+		return fmt.Sprintf("%s; not settled: %s", l.Reason.Words(), l.Missing)
+	}
+	return fmt.Sprintf("%s; settled at %d", l.Reason.Words(), l.Settled)
 }
 
 // slotsText returns a line for the oldest request with a slot, and a line for the slots of disconnected clients.

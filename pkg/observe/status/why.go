@@ -28,31 +28,7 @@ func Why(ctx context.Context, client *http.Client, port int, asJSON bool, w io.W
 		return false, err
 	}
 	if asJSON {
-		return s.Ready, message.JSON(w, struct {
-			Pod       string    `json:"pod"`
-			Namespace string    `json:"namespace"`
-			Ready     bool      `json:"ready"`
-			Reason    string    `json:"reason,omitempty"`
-			Unprobed  bool      `json:"unprobed,omitempty"`
-			Problem   string    `json:"problem,omitempty"`
-			Problems  []problem `json:"problems,omitempty"`
-			Readiness any       `json:"readiness"`
-			Drain     Drain     `json:"drain"`
-			Running   int       `json:"running"`
-			Waiting   int       `json:"waiting"`
-			Limit     int       `json:"limit"`
-			Depth     int       `json:"depth"`
-			Adaptive  *adaptive `json:"adaptive,omitempty"`
-			Totals    totals    `json:"totals"`
-			Latest    summary   `json:"latest"`
-
-			Slots       []observation.Holder `json:"slots"`
-			Held        int                  `json:"held"`
-			Bounds      []boundState         `json:"bounds,omitempty"`
-			Connections Connections          `json:"connections"`
-			TLS         TLS                  `json:"tls"`
-			Warnings    []string             `json:"warnings,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Unprobed, s.Problem, s.Problems, s.Readiness, s.Drain, s.Running, s.Waiting, s.Limit, s.Depth, s.Adaptive, s.Totals, s.Latest, s.Slots, s.Held, s.Bounds, s.Connections, s.TLS, s.Warnings})
+		return s.Ready, message.JSON(w, s.report)
 	}
 	_, err = io.WriteString(w, message.Lines(s.text()))
 	return s.Ready, err
