@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// tallyDelay is the time between the first item of a Tally and its first report.
+// tallyDelay is the time between the first item of a Tally and its first report, unless Immediate is set.
 const tallyDelay = time.Second
 
-// A Tally reports the number of lost items, at most once per minute. In contrast to a [Throttle], it
-// also reports the last items if no further item is lost. The zero value is ready to use. A Tally is
+// A Tally reports the number of items, such as lost log lines, at most once per minute. In contrast to a
+// [Throttle], it also reports the last items if no further item is added. The zero value is ready to use. A Tally is
 // safe for concurrent use.
 type Tally struct {
 	// The following fields must not be changed after the first call to Add.
@@ -20,6 +20,9 @@ type Tally struct {
 	// goroutine, or by Flush. It may be nil.
 	Report func(items uint64, err error)
 	Usual  error
+
+	// If Immediate is set, the first item is reported without a delay.
+	Immediate bool
 
 	// Restored is called by End with the number of lost items if items were reported since the last call
 	// to End. The number includes items that were not reported. Restored may be nil.
@@ -52,10 +55,15 @@ func (t *Tally) Add(items uint64, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.armed.Load() {
-		t.armed.Store(true)
-		t.timer = time.AfterFunc(max(tallyDelay, time.Until(t.next)), t.Flush)
+	if t.armed.Load() {
+		return
 	}
+	t.armed.Store(true)
+	delay := tallyDelay
+	if t.Immediate {
+		delay = 0
+	}
+	t.timer = time.AfterFunc(max(delay, time.Until(t.next)), t.Flush)
 }
 
 // Flush reports the items that have not been reported yet.

@@ -2,9 +2,7 @@ package sidecar
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -234,15 +232,10 @@ func TestLogBoundIncludesPeerAndCount(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(log *zap.Logger) {
-		s := &sidecar{log: log, bounds: bound.NewRecorder()}
-		for range 3 {
-			s.bounds.Hit(bound.ConcurrentStreams, "10.0.0.1:1234")
-		}
-		s.bounds.Fail(bound.MalformedRequest, "10.0.0.1:1234", errors.New("no host"))
-		s.bounds.Fail(bound.TLSFailed, "10.0.0.1:1234", errors.New("no TLS"))
-		ended, end := context.WithCancel(t.Context())
-		end()
-		harness.NoError(t, s.bounds.Run(ended, s.logBound))
+		s := &sidecar{log: log}
+		s.logBound(bound.Event{Name: bound.ConcurrentStreams, Peer: "10.0.0.1:1234", Count: 3})
+		s.logBound(bound.Event{Name: bound.MalformedRequest, Peer: "10.0.0.1:1234", Error: "no host", Count: 1})
+		s.logBound(bound.Event{Name: bound.TLSFailed, Peer: "10.0.0.1:1234", Error: "no TLS", Count: 1})
 	})
 	want := []map[string]any{
 		{"message": "a bound closed a stream", "bound": "h2-concurrent-streams", "count": 3.0, "cause": bound.ConcurrentStreams.Text()},

@@ -105,6 +105,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
 	s.memoryLimit = memoryLimit(cgroup)
 	s.bounds = bound.NewRecorder()
+	s.bounds.Report = s.logBound
 	s.divideFiles()
 	listeners, err := s.bind()
 	if err != nil {
@@ -424,7 +425,6 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.startServer(l.status, s.board.Handler(s.process.Level, c.Profiling.V))
 	s.start(func() error { return s.board.Run(ctx) })
 	s.start(func() error { return s.logLimit(ctx) })
-	s.start(func() error { return s.bounds.Run(ctx, s.logBound) })
 	s.start(func() error { return s.pair.Run(ctx) })
 	if s.metricsPair != nil {
 		s.start(func() error { return s.metricsPair.Run(ctx) })
@@ -499,6 +499,7 @@ func (s *sidecar) stop() error {
 	}
 	all.Wait()
 	s.running.Wait()
+	s.bounds.Flush()
 	s.app.Close()
 	s.appH2.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeToStop())

@@ -1,7 +1,6 @@
 package bound
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -10,9 +9,6 @@ import (
 
 // maxDetail is the maximum length of an error message in bytes.
 const maxDetail = 200
-
-// reportInterval is the minimum time between two reports of one bound.
-const reportInterval = time.Minute
 
 // Events are counted in slots of slotTime, from which [State.Recent] is computed. The newest slot is
 // usually incomplete, so that the count includes events of the last 55 to 60 minutes.
@@ -29,41 +25,53 @@ type Event struct {
 	Count uint64 // number of events since the last report, 1 or more
 }
 
-// A State summarizes the events for one bound or client error since the start of the process.
+// A State summarizes the events for one bound or client error since the start of the process. The JSON names
+// are stable.
 type State struct {
-	Name   Name
-	Closes Object
-	Count  uint64    // number of events, 1 or more
-	Recent uint64    // number of these events in the last hour
-	Peer   string    // peer address in the latest event
-	Error  string    // error of the latest event; empty for a bound
-	Last   time.Time // time of the latest event
+	Name   Name      `json:"-"`
+	Label  string    `json:"bound"` // Name as a string
+	Closes Object    `json:"closes"`
+	Count  uint64    `json:"count"`           // number of events, 1 or more
+	Recent uint64    `json:"lastHour"`        // number of these events in the last hour
+	Last   time.Time `json:"last"`            // time of the latest event
+	Peer   string    `json:"peer"`            // address of the peer of the latest event
+	Error  string    `json:"error,omitempty"` // error of the latest event; empty for a bound
+	Cause  string    `json:"cause"`           // cause of the events and the action for an operator
 }
 
 // A Recorder counts events and reports them. It uses a constant amount of memory. It is safe for
 // concurrent use. A nil *Recorder is valid and records nothing.
 type Recorder struct {
+	// Report is called for the first event for a bound immediately, and for later events for the same bound at
+	// most once a minute. It is called on a separate goroutine, or by Flush. It must be set before the first
+	// event. It may be nil.
+	Report func(Event)
+
 	start  time.Time
-	wake   chan struct{} // wakes Run; has room for one value
 	bounds [NumEvents]record
 }
 
 // record contains the events of one bound or client error.
 type record struct {
-	mu         sync.Mutex
-	count      uint64
-	peer       string
-	err        string
-	last       time.Time
-	unreported uint64
-	reported   time.Time     // time of the last report; zero before the first report
-	slots      [slots]uint32 // ring buffer with the number of events in each slot
-	slot       int           // number of the latest slot, counted from Recorder.start
+	unreported message.Tally
+
+	mu    sync.Mutex
+	count uint64
+	peer  string
+	err   string
+	last  time.Time
+	slots [slots]uint32 // ring buffer with the number of events in each slot
+	slot  int           // number of the latest slot, counted from Recorder.start
 }
 
 // NewRecorder returns a Recorder without events.
 func NewRecorder() *Recorder {
-	return &Recorder{start: time.Now(), wake: make(chan struct{}, 1)}
+	r := &Recorder{start: time.Now()}
+	for name := range NumEvents {
+		t := &r.bounds[name].unreported
+		t.Immediate, t.Report = true, func(events uint64, _ error) { r.report(name, events) }
+	}
+	return r
 }
 
 // Hit records that a peer exceeded a bound. peer is the address of the peer. Hit retains peer, so the
@@ -82,79 +90,40 @@ func (r *Recorder) record(name Name, peer, err string) {
 		return
 	}
 	now := time.Now()
-	if r.bounds[name].add(now, r.slotAt(now), peer, err) {
-		select {
-		case r.wake <- struct{}{}:
-		default: // Run has not processed the previous value.
-		}
-	}
+	b := &r.bounds[name]
+	b.add(now, r.slotAt(now), peer, err)
+	b.unreported.Add(1, nil)
 }
 
-// Run calls report for the recorded events until ctx is done. It reports the first event for a
-// bound immediately, and later events for the same bound at most once a minute. When ctx is done, Run
-// reports the remaining events and returns nil. It must be called only once.
-func (r *Recorder) Run(ctx context.Context, report func(Event)) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-r.wake:
-		case <-timer.C:
-		case <-ctx.Done():
-			r.report(time.Time{}, report)
-			return nil
-		}
-		if next := r.report(time.Now(), report); next > 0 {
-			timer.Reset(next)
-		}
+// Flush reports the events that were not reported yet.
+func (r *Recorder) Flush() {
+	if r == nil {
+		return
 	}
-}
-
-// report reports the events that are due and returns the time until the next report, or 0 if
-// no events remain. If now is zero, all events are due.
-func (r *Recorder) report(now time.Time, report func(Event)) (next time.Duration) {
 	for name := range NumEvents {
-		e, wait := r.bounds[name].take(now)
-		if e.Count > 0 {
-			e.Name = name
-			report(e)
-		}
-		if wait > 0 && (next == 0 || wait < next) {
-			next = wait
-		}
+		r.bounds[name].unreported.Flush()
 	}
-	return next
+}
+
+// report reports events for a bound.
+func (r *Recorder) report(name Name, events uint64) {
+	if r.Report != nil {
+		s := r.state(name, time.Now())
+		r.Report(Event{Name: name, Peer: s.Peer, Error: s.Error, Count: events})
+	}
 }
 
 // slotAt returns the number of the slot for a time.
 func (r *Recorder) slotAt(now time.Time) int { return int(now.Sub(r.start) / slotTime) }
 
-// add adds an event and reports whether it is the first event since the last report.
-func (b *record) add(now time.Time, slot int, peer, err string) (first bool) {
+// add adds an event.
+func (b *record) add(now time.Time, slot int, peer, err string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.count++
 	b.peer, b.err, b.last = peer, err, now
 	b.advance(slot)
 	b.slots[slot%slots]++
-	b.unreported++
-	return b.unreported == 1
-}
-
-// take returns the unreported events if a report is due, and an event with a count of 0
-// otherwise. wait is the time until the next report is due, or 0 if no events remain.
-func (b *record) take(now time.Time) (e Event, wait time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.unreported == 0 {
-		return Event{}, 0
-	}
-	if wait = b.reported.Add(reportInterval).Sub(now); wait > 0 && !now.IsZero() {
-		return Event{}, wait
-	}
-	e = Event{Peer: b.peer, Error: b.err, Count: b.unreported}
-	b.unreported, b.reported = 0, now
-	return e, 0
 }
 
 // advance clears the slots after the latest slot, up to the slot with the given number. b.mu must be held.
@@ -170,10 +139,7 @@ func (r *Recorder) Count(name Name) uint64 {
 	if r == nil {
 		return 0
 	}
-	b := &r.bounds[name]
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.count
+	return r.state(name, time.Now()).Count
 }
 
 // States returns a State for each bound or client error for which an event was recorded, in the order of Name. now
@@ -183,19 +149,22 @@ func (r *Recorder) States(now time.Time) (states []State) {
 		return nil
 	}
 	for name := range NumEvents {
-		if s := r.bounds[name].state(r.slotAt(now)); s.Count > 0 {
-			s.Name, s.Closes = name, name.Closes()
+		if s := r.state(name, now); s.Count > 0 {
 			states = append(states, s)
 		}
 	}
 	return states
 }
 
-func (b *record) state(slot int) State {
+func (r *Recorder) state(name Name, now time.Time) State {
+	b := &r.bounds[name]
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.advance(slot)
-	s := State{Count: b.count, Peer: b.peer, Error: b.err, Last: b.last}
+	b.advance(r.slotAt(now))
+	s := State{
+		Name: name, Label: name.String(), Closes: name.Closes(), Cause: name.Text(),
+		Count: b.count, Peer: b.peer, Error: b.err, Last: b.last,
+	}
 	for _, n := range b.slots {
 		s.Recent += uint64(n)
 	}

@@ -1,8 +1,9 @@
 package bound_test
 
 import (
-	"context"
+	"cmp"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,30 +57,27 @@ func TestNilRecorderRecordsNothing(t *testing.T) {
 	harness.Equal(t, len(r.States(time.Now())), 0, "states")
 }
 
-// runRecorder returns a Recorder that runs until stop is called. next waits until all
-// goroutines are idle and returns the reports since the last call to next.
-func runRecorder(t *testing.T) (r *bound.Recorder, next func() []bound.Event, stop func()) {
+// reportingRecorder returns a Recorder. next waits until all goroutines are idle and returns the reports since
+// the last call of next, in the order of their names.
+func reportingRecorder() (r *bound.Recorder, next func() []bound.Event) {
 	r = bound.NewRecorder()
 	reports := make(chan bound.Event, 10)
-	ctx, stop := context.WithCancel(t.Context())
-	go func() {
-		harness.NoError(t, r.Run(ctx, func(e bound.Event) { reports <- e }))
-	}()
+	r.Report = func(e bound.Event) { reports <- e }
 	return r, func() (events []bound.Event) {
 		synctest.Wait()
 		for len(reports) > 0 {
 			events = append(events, <-reports)
 		}
+		slices.SortFunc(events, func(a, b bound.Event) int { return cmp.Compare(a.Name, b.Name) })
 		return events
-	}, stop
+	}
 }
 
 func TestReportsAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, next, stop := runRecorder(t)
-		defer stop()
-		r.Hit(bound.ControlFrames, "a")
+		r, next := reportingRecorder()
 		r.Hit(bound.HeaderBlock, "b")
+		r.Hit(bound.ControlFrames, "a")
 		harness.Equal(t, next(), []bound.Event{
 			{Name: bound.ControlFrames, Peer: "a", Count: 1},
 			{Name: bound.HeaderBlock, Peer: "b", Count: 1},
@@ -99,12 +97,12 @@ func TestReportsAreRateLimited(t *testing.T) {
 
 func TestRemainingEventsAreReportedAtEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, next, stop := runRecorder(t)
+		r, next := reportingRecorder()
 		r.Hit(bound.ControlFrames, "a")
 		harness.Equal(t, next(), []bound.Event{{Name: bound.ControlFrames, Peer: "a", Count: 1}}, "first report")
 		r.Hit(bound.ControlFrames, "b")
 		harness.Equal(t, next(), nil, "reports before the end")
-		stop()
+		r.Flush()
 		harness.Equal(t, next(), []bound.Event{{Name: bound.ControlFrames, Peer: "b", Count: 1}}, "reports at the end")
 	})
 }
@@ -119,7 +117,8 @@ func TestStatesReturnCountAndPeer(t *testing.T) {
 		time.Sleep(time.Second)
 		got := r.States(time.Now())
 		harness.Equal(t, got, []bound.State{{
-			Name: bound.ConcurrentStreams, Closes: bound.Stream, Count: 2, Recent: 2, Peer: "b", Last: last,
+			Name: bound.ConcurrentStreams, Label: "h2-concurrent-streams", Closes: bound.Stream, Count: 2, Recent: 2, Peer: "b", Last: last,
+			Cause: bound.ConcurrentStreams.Text(),
 		}}, "states")
 	})
 }
@@ -147,11 +146,8 @@ func TestConcurrentHitsAreCounted(t *testing.T) {
 	const goroutines, each = 8, 1000
 	r := bound.NewRecorder()
 	var reported atomic.Uint64
-	ctx, stop := context.WithCancel(t.Context())
-	var hits, run sync.WaitGroup
-	run.Go(func() {
-		harness.NoError(t, r.Run(ctx, func(e bound.Event) { reported.Add(e.Count) }))
-	})
+	r.Report = func(e bound.Event) { reported.Add(e.Count) }
+	var hits sync.WaitGroup
 	for range goroutines {
 		hits.Go(func() {
 			for range each {
@@ -161,8 +157,7 @@ func TestConcurrentHitsAreCounted(t *testing.T) {
 		})
 	}
 	hits.Wait()
-	stop()
-	run.Wait()
+	r.Flush()
 	harness.Equal(t, r.Count(bound.AppControlFrames), goroutines*each, "count")
 	harness.Equal(t, reported.Load(), goroutines*each, "reported events")
 }

@@ -199,8 +199,8 @@ type evidence struct {
 	memory      *memoryState            // nil without a budget
 	connections Connections
 	tls         TLS
-	bounds      []boundState
-	total       tally // since the start
+	bounds      []bound.State // the bound with the most events in the last hour is first
+	total       tally         // since the start
 
 	board *Board
 	latest
@@ -522,17 +522,17 @@ var expected = [...]bound.Name{bound.SilentConnection, bound.MaxConnections, bou
 func checkBounds(e *evidence) (m match, ok bool) {
 	var all []string
 	for _, s := range e.bounds {
-		if s.LastHour < minEvents || slices.Contains(expected[:], s.name) {
+		if s.Recent < minEvents || slices.Contains(expected[:], s.Name) {
 			continue
 		}
 		if len(all) == 0 {
-			m = match{confidence: recentness(e.now, s.Last), since: s.Last, action: s.Cause, problem: "a peer exceeds the bound " + s.Bound}
-			if s.name.IsError() {
-				m.problem = "clients cause the error " + s.Bound
+			m = match{confidence: recentness(e.now, s.Last), since: s.Last, action: s.Cause, problem: "a peer exceeds the bound " + s.Label}
+			if s.Name.IsError() {
+				m.problem = "clients cause the error " + s.Label
 			}
 		}
 		text := fmt.Sprintf("%s: closed %s in the last hour, the last one %v ago, peer %s",
-			s.Bound, message.Count(s.LastHour, s.Closes), brief(e.now.Sub(s.Last)), s.Peer)
+			s.Label, message.Count(s.Recent, string(s.Closes)), brief(e.now.Sub(s.Last)), s.Peer)
 		if s.Error != "" {
 			text += " (" + s.Error + ")"
 		}

@@ -125,7 +125,7 @@ type report struct {
 	Latest    summary                 `json:"latest"`
 	Slots     []observation.Holder    `json:"slots"`            // the oldest requests that hold a slot
 	Held      int                     `json:"held"`             // slots whose clients have disconnected
-	Bounds    []boundState            `json:"bounds,omitempty"` // bounds with events, sorted by the count of the last hour
+	Bounds    []bound.State           `json:"bounds,omitempty"` // bounds with events, sorted by the count of the last hour
 	Warnings  []string                `json:"warnings,omitempty"`
 
 	Connections Connections `json:"connections"`
@@ -382,7 +382,10 @@ func (b *Board) evidence(readiness observation.Readiness) *evidence {
 		now: time.Now(), board: b, problem: b.problem(readiness.Ready()), readiness: readiness,
 		connections: s.Connections(), tls: s.TLS(), total: b.tally(),
 	}
-	e.bounds = boundStates(s.Bounds.States(e.now))
+	e.bounds = s.Bounds.States(e.now)
+	slices.SortStableFunc(e.bounds, func(a, b bound.State) int {
+		return cmp.Or(cmp.Compare(b.Recent, a.Recent), cmp.Compare(b.Count, a.Count))
+	})
 	e.running, e.waiting = s.Load()
 	e.limit, e.depth = s.Limit()
 	if since := s.Waiter(); !since.IsZero() {
