@@ -149,7 +149,7 @@ var importers = []importer{
 	// The check of the injector parses the version in the metrics.
 	{prefix: "github.com/prometheus/common", folders: []string{"pkg/observe/metrics", "pkg/plugin", "cmd/injector/internal/check"}},
 	{prefix: "github.com/prometheus/", folders: []string{"pkg/observe/metrics", "pkg/inject/webhook"}},
-	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector"}},
+	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector", "pkg/inject/manifest"}},
 	{prefix: "github.com/spf13/", folders: []string{"cmd/internal/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
 	{prefix: "go.opencensus.io", folders: []string{"pkg/observe/tracing"}},
 	// The messages of OTLP. The services of OTLP in collector/ would require gRPC.

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
@@ -40,22 +43,38 @@ func (h *hunk) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&h.Line, &h.Count, &h.Text})
 }
 
-// hunksOf returns the hunks that convert the text from into the text to. The function split divides
-// both texts into lines.
-func hunksOf(from, to []byte, split func([]byte) []string) []hunk {
-	var all []hunk
-	for _, l := range Compare(split(from), split(to)) {
-		if l.Mark == ' ' {
+// hunksOf returns the hunks that convert from to to, which split divides.
+func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
+	quoted := func(text []byte) (lines []byte) { // a part can have several lines or no newline
+		for _, part := range split(text) {
+			lines = append(strconv.AppendQuote(lines, part), '\n')
+		}
+		return lines
+	}
+	var last *hunk // nil after a line that both texts contain
+	next := 0      // index of the next part of from
+	for line := range strings.Lines(string(diff.Diff("", quoted(from), "", quoted(to)))) {
+		part, err := strconv.Unquote(strings.TrimSuffix(line[1:], "\n"))
+		switch {
+		case err != nil: // the head of the difference or of a chunk
+			var start, length int
+			if n, _ := fmt.Sscanf(line, "@@ -%d,%d", &start, &length); n == 2 {
+				next, last = start-min(length, 1), nil // start is counted from 1, unless the chunk contains no line of from
+			}
 			continue
+		case line[0] == ' ':
+			next++
+			last = nil
+			continue
+		case last == nil:
+			all = append(all, hunk{Line: next})
+			last = &all[len(all)-1]
 		}
-		if n := len(all); n == 0 || all[n-1].Line+all[n-1].Count < l.A { // unchanged lines in between
-			all = append(all, hunk{Line: l.A})
-		}
-		last := &all[len(all)-1]
-		if l.Mark == '-' {
+		if line[0] == '-' {
+			next++
 			last.Count++
 		} else {
-			last.Text += l.Text
+			last.Text += part
 		}
 	}
 	return all
