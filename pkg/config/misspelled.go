@@ -29,7 +29,7 @@ func (in *reading) warnMisspelled() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.values)) {
-		if value := in.values[name]; value == "" || known[name] || isServiceLink(name, value) {
+		if value := in.values[name]; value == "" || known[name] || IsServiceLink(name, value) {
 			continue
 		}
 		if nearest := in.nearest(name); nearest != "" {
@@ -59,11 +59,15 @@ func (in *reading) nearest(name string) string {
 // isServing reports whether a variable indicates that a Knative control plane started the process.
 func isServing(name string) bool { return strings.HasPrefix(name, servingPrefix) }
 
-// isServiceLink reports whether the kubelet sets a variable for a Service, such as FOO_SERVICE_HOST,
+// IsServiceLink reports whether the kubelet sets a variable for a Service, such as FOO_SERVICE_HOST,
 // FOO_SERVICE_PORT_HTTP, FOO_PORT or FOO_PORT_80_TCP_ADDR (Kubernetes, Service, environment
 // variables).
-func isServiceLink(name, value string) bool {
-	_, number, _ := strings.Cut(name, "_PORT_")
+func IsServiceLink(name, value string) bool {
+	const port = "_PORT_"
+	number := ""
+	if i := strings.LastIndex(name, port); i >= 0 {
+		number = name[i+len(port):]
+	}
 	return isDockerLink(name, value) || strings.HasSuffix(name, "_SERVICE_HOST") || strings.HasSuffix(name, "_SERVICE_PORT") ||
 		strings.Contains(name, "_SERVICE_PORT_") || number != "" && number[0] >= '0' && number[0] <= '9'
 }

@@ -176,7 +176,7 @@ func FromEnv(environ []string) (Options, error) {
 	o := Options{}
 	for _, line := range environ {
 		name, text, _ := strings.Cut(line, "=")
-		if !strings.HasPrefix(name, "INJECTOR_") || text == "" || isServiceLink(name, text) {
+		if !strings.HasPrefix(name, "INJECTOR_") || text == "" || config.IsServiceLink(name, text) {
 			continue
 		}
 		i := slices.IndexFunc(table, func(t Option) bool { return t.Env() == name })
@@ -188,15 +188,6 @@ func FromEnv(environ []string) (Options, error) {
 		}
 	}
 	return o, nil
-}
-
-// serviceLinks matches the variables that a kubelet sets for Services whose names begin with
-// injector (core/v1 PodSpec.enableServiceLinks).
-var serviceLinks = regexp.MustCompile(`^INJECTOR(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
-
-// isServiceLink reports whether a kubelet set the variable for a Service.
-func isServiceLink(name, text string) bool {
-	return serviceLinks.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }
 
 // with returns a copy of o with the options in the annotations of a pod. Annotations override o.
