@@ -49,18 +49,25 @@ type imageRow struct {
 	source  string
 }
 
-func parseImages(text string) []imageRow {
-	var all []imageRow
+// rowsIn returns the fields of each row of a text file with n columns. Lines that begin with # are comments. It
+// panics if the number of fields is different.
+func rowsIn(file, text string, n int) (rows [][]string) {
 	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
+		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue
 		}
-		// An expression contains the separator without blanks around it.
-		fields := strings.Split(line, " | ")
-		if len(fields) != 5 {
-			panic("inject: databases.txt: got " + strconv.Itoa(len(fields)) + " fields, want 5: " + line)
+		fields := strings.Split(line, " | ") // an expression contains the separator without blanks around it
+		if len(fields) != n {
+			panic(fmt.Sprintf("inject: %s: got %d fields, want %d: %s", file, len(fields), n, line))
 		}
+		rows = append(rows, fields)
+	}
+	return rows
+}
+
+func parseImages(text string) []imageRow {
+	var all []imageRow
+	for _, fields := range rowsIn("databases.txt", text, 5) {
 		r := imageRow{pattern: "(^|/)(" + fields[0] + ")([:@]|$)", kind: fields[2], reason: fields[3], source: fields[4]}
 		r.image = regexp.MustCompile(r.pattern)
 		for port := range strings.SplitSeq(fields[1], ",") {

@@ -79,15 +79,10 @@ var rawPorts = parsePorts(portsText)
 
 func parsePorts(text string) map[int32]string {
 	all := map[int32]string{}
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		fields := strings.Split(line, " | ")
+	for _, fields := range rowsIn("ports.txt", text, 3) {
 		n, err := strconv.ParseUint(fields[0], 10, 16)
-		if len(fields) != 3 || err != nil || all[int32(n)] != "" {
-			panic("inject: ports.txt: invalid or repeated row: " + line)
+		if err != nil || all[int32(n)] != "" {
+			panic("inject: ports.txt: invalid or repeated port: " + fields[0])
 		}
 		all[int32(n)] = fields[1]
 	}
