@@ -1,5 +1,7 @@
 package observation
 
+import "strconv"
+
 // A GRPCStatus is the status of the response to a gRPC call. The zero value means that the response does not use
 // gRPC.
 type GRPCStatus uint8
@@ -47,18 +49,11 @@ var grpcStatuses = [NumGRPCStatuses]struct {
 
 // ParseGRPCStatus returns the status for the value of a grpc-status field.
 func ParseGRPCStatus(value string) GRPCStatus {
-	code := 0
-	for i := range len(value) {
-		digit := int(value[i]) - '0'
-		if digit < 0 || digit > 9 || i > 1 || i == 1 && code == 0 {
-			return GRPCOther
-		}
-		code = 10*code + digit
-	}
-	if value == "" {
+	code, err := strconv.ParseUint(value, 10, 8)
+	if err != nil || len(value) > 1 && value[0] == '0' {
 		return GRPCOther
 	}
-	return GRPCStatusOf(code)
+	return GRPCStatusOf(int(code))
 }
 
 // GRPCStatusOf returns the status for a status code. A negative code means that the response does not use gRPC.

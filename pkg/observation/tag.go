@@ -20,15 +20,7 @@ const (
 
 // String returns the word for a tag without a name. Knative defines the first three.
 func (t Tag) String() string {
-	switch t {
-	case TagDisabled:
-		return "kn:disabled"
-	case TagDefault:
-		return "kn:default"
-	case TagUndefined:
-		return "kn:undefined"
-	}
-	return "kn:tagged"
+	return [...]string{"kn:disabled", "kn:default", "kn:undefined", "kn:tagged", "kn:tagged"}[t]
 }
 
 // TagOf returns the type of the tag of a request, and the name if the type is TagNamed. Knative
