@@ -1,9 +1,6 @@
 package plugin
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // states lists the states from the worst to the best.
 func states() []State { return []State{Unknown, NotReady, Draining, Ready} }
@@ -47,7 +44,7 @@ func workloadRow(pods []Row) Row {
 		if p.P99 != nil && (w.P99 == nil || *p.P99 > *w.P99) {
 			w.P99 = p.P99
 		}
-		if p.Failure != "" && (w.Failure == "" || laterThan(p.FailedAt, w.FailedAt)) {
+		if p.Failure != "" && (w.Failure == "" || latest(p.FailedAt, w.FailedAt) < 0) {
 			w.Failure, w.FailedAt = p.Failure, p.FailedAt
 		}
 		for reason, n := range p.Failures {
@@ -72,6 +69,3 @@ func sum[T int | float64](a, b *T) *T {
 	n := *a + *b
 	return &n
 }
-
-// laterThan reports whether a is later than b. A nil time is earlier than all other times.
-func laterThan(a, b *time.Time) bool { return a != nil && (b == nil || a.After(*b)) }

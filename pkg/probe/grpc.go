@@ -46,11 +46,7 @@ func newGRPCAttempt(a *GRPCAction) (try attemptFunc, where string) {
 	} else {
 		protocols.SetUnencryptedHTTP2(true)
 	}
-	service := ""
-	if a.Service != nil {
-		service = *a.Service
-	}
-	message := healthRequest(service)
+	message := healthRequest(*cmp.Or(a.Service, new(string)))
 	via := newOneShot(d.dial, protocols)
 	return func(ctx context.Context) error {
 		req := &http.Request{

@@ -279,7 +279,7 @@ func (b *requestBody) release() {
 }
 
 func (b *requestBody) reader() io.ReadCloser {
-	return &bodyReader{body: b, rest: slices.Clone(b.parts)} // reading changes the elements of rest
+	return io.NopCloser(&bodyReader{body: b, rest: slices.Clone(b.parts)}) // reading changes the elements of rest
 }
 
 // A bodyReader reads a body once.
@@ -299,9 +299,6 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 	}
 	return r.rest.Read(p)
 }
-
-// Close implements [io.Closer].
-func (r *bodyReader) Close() error { return nil }
 
 // plainError removes the URL from an error, because a URL may contain a password.
 func plainError(err error) error {
