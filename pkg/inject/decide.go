@@ -238,11 +238,11 @@ func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
 		for _, line := range commandLine(container) {
 			read(line)
 		}
-		parametersOf(container, func(s parameter) {
+		for _, s := range parametersOf(container) {
 			if anyOf(s.words, listenWords) {
 				read(s.value)
 			}
-		})
+		}
 	}
 	return all
 }

@@ -208,7 +208,7 @@ func add(all map[int32]sign, port string, s sign) {
 // readParameters reads the command line and the environment, and returns the parameters. names are
 // the names of the server: see namesOfServer.
 func (h *hints) readParameters(container any, names [][]string) (all []parameter) {
-	parametersOf(container, func(s parameter) { all = append(all, s) })
+	all = parametersOf(container)
 	h.spring = springOf(all)
 	name := wordsOf(Text(container, "name"))
 	var found certificate
@@ -378,33 +378,28 @@ func onlySleeps(container any) bool {
 // mentions reports whether a flag or variable of a container contains an address with the number of
 // a port.
 func mentions(container any, n int32) bool {
-	found := false
-	parametersOf(container, func(s parameter) {
+	for _, s := range parametersOf(container) {
 		for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return r == ',' || r == ';' }) {
-			m := local.FindStringSubmatch(part)
-			if m == nil {
-				if m = listenURL.FindStringSubmatch(part); m == nil {
-					continue
-				}
-				m = m[1:]
+			if m := local.FindStringSubmatch(part); m != nil && m[1] == decimal(n) {
+				return true
 			}
-			found = found || m[1] == decimal(n)
+			if m := listenURL.FindStringSubmatch(part); m != nil && m[2] == decimal(n) {
+				return true
+			}
 		}
-	})
-	return found
+	}
+	return false
 }
 
 // listens reports whether a flag or variable of a container contains the address on which it
 // listens.
 func listens(container any) bool {
-	found := false
-	parametersOf(container, func(s parameter) {
+	return slices.ContainsFunc(parametersOf(container), func(s parameter) bool {
 		if len(s.words) == 0 || !slices.Contains(listenWords, s.words[len(s.words)-1]) || s.variable && !allOf(s.words, serveWords) {
-			return
+			return false
 		}
-		found = found || !anyOf(s.words, sideWords) && (local.MatchString(s.value) || listenURL.MatchString(s.value))
+		return !anyOf(s.words, sideWords) && (local.MatchString(s.value) || listenURL.MatchString(s.value))
 	})
-	return found
 }
 
 // The limits of a flag, a variable, and a variable that contains flags or JSON, in bytes.
@@ -420,10 +415,10 @@ var systemProperty = regexp.MustCompile(`^-D[a-z]`)
 // and GUNICORN_CMD_ARGS.
 var optionWords = []string{"opts", "options", "args"}
 
-// parametersOf calls a function with each flag on a container's command line, each variable in its
-// environment, each flag in a variable for flags, and each property of the HTTP server in
-// SPRING_APPLICATION_JSON.
-func parametersOf(container any, each func(parameter)) {
+// parametersOf returns each flag of the command line of a container, each variable of its environment,
+// each flag in a variable for flags, and each property of the HTTP server in SPRING_APPLICATION_JSON.
+func parametersOf(container any) (all []parameter) {
+	each := func(s parameter) { all = append(all, s) }
 	flags := func(name, value string) {
 		s := parameter{name: name, words: wordsOf(name), value: value, property: propertyOf(name, false)}
 		if systemProperty.MatchString(name) {
@@ -456,6 +451,7 @@ func parametersOf(container any, each func(parameter)) {
 			each(s)
 		}
 	}
+	return all
 }
 
 // readFlags calls the function flag for each command-line flag in words. It calls the function

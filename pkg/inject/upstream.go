@@ -76,12 +76,12 @@ func hiddenUpstream(container any) string {
 		return ""
 	}
 	visible, hidden := false, ""
-	parametersOf(container, func(s parameter) {
+	for _, s := range parametersOf(container) {
 		visible = visible || isUpstreamAddress(s.words)
 		if anyOf(s.words, configWords) && strings.ContainsRune(s.value, '/') {
 			hidden = fmt.Sprintf("%.60s=%.60s", s.name, s.value)
 		}
-	})
+	}
 	for _, v := range listAt(container, "env") {
 		if name := Text(v, "name"); At(v, "valueFrom") != nil && isUpstreamAddress(wordsOf(name)) {
 			hidden = fmt.Sprintf("env %.60s", name)
@@ -108,13 +108,13 @@ func (in *injection) upstreams() map[int32][]upstream {
 		if parameter := hiddenUpstream(c); parameter != "" {
 			in.hidden = append(in.hidden, upstream{name, parameter})
 		}
-		parametersOf(c, func(s parameter) {
+		for _, s := range parametersOf(c) {
 			for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return strings.ContainsRune(",; \t\n", r) }) {
 				if n := upstreamOf(s, part); n != 0 && len(in.behind[n]) < 2 && !in.forwards(name, n) {
 					in.behind[n] = append(in.behind[n], upstream{name, fmt.Sprintf("%.60s=%.60s", s.name, part)})
 				}
 			}
-		})
+		}
 	}
 	return in.behind
 }
