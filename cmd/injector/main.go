@@ -261,7 +261,7 @@ func (c *command) explain(f *fileFlags) error {
 		c.code = failed
 	}
 	if f.output == "json" {
-		return c.verdicts(results)
+		return message.JSON(c.stdout, append([]*manifest.Result{}, results...)) // not null
 	}
 	if len(results) == 0 {
 		printLine(c.stderr, "0 objects")
@@ -287,7 +287,7 @@ func (c *command) explain(f *fileFlags) error {
 		for _, w := range r.Warnings {
 			printLine(c.stdout, "  ! %s", w)
 		}
-		for _, a := range r.Advice() {
+		for _, a := range r.Advice {
 			printLine(c.stdout, "  ? %s", a)
 		}
 	}
@@ -311,37 +311,6 @@ func evidence(p inject.Port) string {
 		return fmt.Sprintf("%s: not used: %s", name, p.Against)
 	}
 	return fmt.Sprintf("%s: possible, confidence %s: %s", name, p.Confidence, reasons)
-}
-
-// A verdict is the JSON output for one object. The fields are stable.
-type verdict struct {
-	File        string            `json:"file"`
-	Line        int               `json:"line"`
-	Kind        string            `json:"kind,omitempty"`
-	Namespace   string            `json:"namespace,omitempty"`
-	Name        string            `json:"name,omitempty"`
-	Verdict     inject.Verdict    `json:"verdict"`
-	Reason      string            `json:"reason,omitempty"`
-	Text        string            `json:"text"`
-	Container   string            `json:"container,omitempty"`
-	Port        int32             `json:"port,omitempty"`
-	ServingPort int32             `json:"servingPort,omitempty"`
-	Confidence  inject.Confidence `json:"confidence,omitempty"`
-	Ports       []inject.Port     `json:"ports,omitempty"`
-	Missing     string            `json:"missing,omitempty"`
-	Rejected    bool              `json:"rejected,omitempty"` // a quota does not admit the pods
-	Notes       []string          `json:"notes,omitempty"`
-	Warnings    []string          `json:"warnings,omitempty"`
-	Advice      []string          `json:"advice,omitempty"`
-}
-
-func (c *command) verdicts(results []*manifest.Result) error {
-	all := []verdict{}
-	for _, r := range results {
-		all = append(all, verdict{r.File, r.Line, r.Kind, r.Namespace, r.Name, r.Verdict, r.Reason, r.Text,
-			r.Container, r.AppPort, r.ServingPort, r.Confidence, r.Ports, r.Missing, r.Rejected, r.Notes, r.Warnings, r.Advice()})
-	}
-	return message.JSON(c.stdout, all)
 }
 
 // listOptions prints the names of each option and its description.

@@ -113,29 +113,29 @@ var reasonDescriptions = map[string]string{
 // object. It is "" for an unknown reason.
 func ReasonText(reason string) string { return reasonDescriptions[reason] }
 
-// An Outcome is the result of an injection or removal for one object.
+// An Outcome is the result of an injection or removal for one object. The JSON names are stable.
 type Outcome struct {
-	Verdict  Verdict
-	Reason   string   // one of the reasons above, or "" if the object is changed
-	Text     string   // a summary in one line
-	Changes  []Change // the changes to the object; nil if it is unchanged
-	Notes    []string // a sentence for each change
-	Warnings []string // a sentence for each problem that a user should examine
+	Verdict  Verdict  `json:"verdict"`
+	Reason   string   `json:"reason,omitempty"`   // one of the reasons above, or "" if the object is changed
+	Text     string   `json:"text"`               // a summary in one line
+	Changes  []Change `json:"-"`                  // the changes to the object; nil if it is unchanged
+	Notes    []string `json:"notes,omitempty"`    // a sentence for each change
+	Warnings []string `json:"warnings,omitempty"` // a sentence for each problem that a user should examine
 
 	// The following fields are set if Verdict is Injected.
-	Container   string // name of the application container
-	AppPort     int32  // the port of the application
-	PortName    string // name that Services use for AppPort, and that ServingPort has after the injection; may be empty
-	ServingPort int32  // the port on which the sidecar receives the requests for AppPort
-	ImageError  error  // the pod cannot start with the image of the options: see [Options.CheckImage]
+	Container   string `json:"container,omitempty"`   // name of the application container
+	AppPort     int32  `json:"port,omitempty"`        // the port of the application
+	PortName    string `json:"-"`                     // name that Services use for AppPort, and that ServingPort has after the injection; may be empty
+	ServingPort int32  `json:"servingPort,omitempty"` // the port on which the sidecar receives the requests for AppPort
+	ImageError  error  `json:"-"`                     // the pod cannot start with the image of the options: see [Options.CheckImage]
 	native      bool   // the sidecar is an init container; Services support its named ports since Kubernetes 1.33
 
 	resources corev1.ResourceRequirements // of the sidecar
 	shares    bool                        // the pod sets resources for all of its containers together
 
-	Ports      []Port     // the ports that Inject considered, at most 50
-	Confidence Confidence // in the selected port, if Verdict is Injected
-	Missing    string     // information that would increase the confidence or resolve the error; may be empty
+	Ports      []Port     `json:"ports,omitempty"`      // the ports that Inject considered, at most 50
+	Confidence Confidence `json:"confidence,omitempty"` // in the selected port, if Verdict is Injected
+	Missing    string     `json:"missing,omitempty"`    // information that would increase the confidence or resolve the error; may be empty
 
 	has *Outcome // the earlier injection of a pod with a sidecar, with its ports and native; may be nil
 }

@@ -58,20 +58,21 @@ type document struct {
 	lost        bool      // Uninject restores the values, but not the layout: see keep
 }
 
-// A Result is the outcome for one object.
+// A Result is the outcome for one object. The JSON names are stable.
 type Result struct {
-	File      string
-	Line      int // counted from 1
-	Kind      string
-	Namespace string
-	Name      string
+	File      string `json:"file"`
+	Line      int    `json:"line"` // counted from 1
+	Kind      string `json:"kind,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
 	inject.Outcome
-	Rejected bool // the API server would reject the pods because of a quota in the input
+	Rejected bool     `json:"rejected,omitempty"` // the API server would reject the pods because of a quota in the input
+	Advice   []string `json:"advice,omitempty"`   // a sentence for each common mistake in the probes; only set by [Inject]
 
-	// SameErrors is the number of other objects in the document that have the same error as this
-	// object. In the results of these objects, HasSameError is set.
-	SameErrors   int
-	HasSameError bool
+	// SameErrors is the number of further objects of the document with the error of this object. In
+	// the results of these objects, HasSameError is set.
+	SameErrors   int  `json:"-"`
+	HasSameError bool `json:"-"`
 
 	from  *document
 	path  string // JSON pointer of the object in its document
@@ -89,12 +90,7 @@ type facts struct {
 	selector   map[string]any  // of the Service
 	quota      inject.Quota
 	hasQuota   bool
-	advice     []string
 }
-
-// Advice returns a sentence for each common mistake in the probes of the pods. The result is empty
-// for the results of [Uninject].
-func (r *Result) Advice() []string { return r.facts.advice }
 
 // HasPods reports whether the object is a pod or has a pod template.
 func (r *Result) HasPods() bool { return r.facts.hasPods }
@@ -378,7 +374,7 @@ func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 		i := f.places[r]
 		path := r.facts.template
 		template := inject.At(object, path...)
-		r.Outcome, r.facts.advice = inject.Inject(template, opts, ports[i]...), inject.Advise(template)
+		r.Outcome, r.Advice = inject.Inject(template, opts, ports[i]...), inject.Advise(template)
 		warnOfIgnoredOptions(r, object)
 		pods := inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: r.facts.labels, Outcome: r.Outcome}
 		if r.Verdict == inject.Injected {
