@@ -20,19 +20,19 @@ import (
 // ObservabilityConfig is the configuration of the request log, metrics and traces in Knative 1.19 and
 // later.
 type ObservabilityConfig struct {
-	EnableRequestLog      bool
-	EnableProbeRequestLog bool
-	RequestLogTemplate    string
+	EnableRequestLog      bool   `json:"enableRequestLog"`
+	EnableProbeRequestLog bool   `json:"enableProbeRequestLog"`
+	RequestLogTemplate    string `json:"requestLogTemplate"`
 	RequestMetrics        struct {
-		Protocol       string // prometheus, none, or an OTLP protocol
-		Endpoint       string
-		ExportInterval time.Duration // nanoseconds
-	}
+		Protocol       string        `json:"protocol"` // prometheus, none, or an OTLP protocol
+		Endpoint       string        `json:"endpoint"`
+		ExportInterval time.Duration `json:"exportInterval"` // nanoseconds
+	} `json:"requestMetrics"`
 	Tracing struct {
-		Protocol     string // none, stdout, zipkin, or an OTLP protocol
-		Endpoint     string
-		SamplingRate float64
-	}
+		Protocol     string  `json:"protocol"` // none, stdout, zipkin, or an OTLP protocol
+		Endpoint     string  `json:"endpoint"`
+		SamplingRate float64 `json:"samplingRate"`
+	} `json:"tracing"`
 
 	text string
 }
@@ -78,11 +78,7 @@ func describeType(err error) string {
 	if number != "" {
 		got = message.Truncate(number, maxNumber)
 	}
-	path := strings.Split(e.Field, ".")
-	for i, name := range path {
-		path[i] = strings.ToLower(name[:min(1, len(name))]) + name[min(1, len(name)):]
-	}
-	return fmt.Sprintf("%s: got %s, want %s", strings.Join(path, "."), got, cmp.Or(want, "an object"))
+	return fmt.Sprintf("%s: got %s, want %s", e.Field, got, cmp.Or(want, "an object"))
 }
 
 // shown returns the object without the secrets of its endpoints. It decodes the object only if it
