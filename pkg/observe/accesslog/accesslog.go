@@ -60,12 +60,11 @@ type Revision struct {
 // A Log writes the request log. Observe is safe for concurrent use.
 type Log struct {
 	options  Options
-	template *template              // nil means JSON
-	tail     []byte                 // last part of each JSON line, with the revision and the closing brace
-	ordinary atomic.Uint64          // number of requests to which Sample applied
-	failures message.Throttle       // limits reports about the template
-	scratch  sync.Pool              // buffers for lines (*[]byte)
-	second   atomic.Pointer[second] // second of the last line
+	template *template        // nil means JSON
+	tail     []byte           // last part of each JSON line, with the revision and the closing brace
+	ordinary atomic.Uint64    // number of requests to which Sample applied
+	failures message.Throttle // limits reports about the template
+	scratch  sync.Pool        // buffers for lines (*[]byte)
 	writer   *writer
 	lines    *export.Batcher[byte]
 }

@@ -25,7 +25,7 @@ func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, template
 	if failed(o) && o.Reason != observation.ClientGone {
 		severity = "WARNING"
 	}
-	b = l.appendTime(append(b, `{"timestamp":"`...), o.Start)
+	b = appendTime(append(b, `{"timestamp":"`...), o.Start)
 	b = append(append(b, `","severity":"`...), severity...)
 	b = append(append(b, `","logger":"queueproxy.request","message":"request","kind":"`...), o.Kind.String()...)
 	b = message.AppendJSONString(append(b, `","method":`...), o.Method, maxWord)
@@ -78,21 +78,10 @@ func appendTail(b []byte, r *Revision) []byte {
 	return append(b, "}\n"...)
 }
 
-// A second is the formatted time of lines without the fraction of the second.
-type second struct {
-	unix int64
-	text string
-}
-
-// appendTime appends a time in UTC with microseconds. The output has a fixed width, so that lines can be sorted. The
-// formatted second is cached.
-func (l *Log) appendTime(b []byte, t time.Time) []byte {
-	s := l.second.Load()
-	if unix := t.Unix(); s == nil || s.unix != unix {
-		s = &second{unix, t.UTC().Format("2006-01-02T15:04:05.")}
-		l.second.Store(s)
-	}
-	b = append(b, s.text...)
+// appendTime appends a time in UTC with microseconds. The output has a fixed width, so that lines can be sorted.
+func appendTime(b []byte, t time.Time) []byte {
+	b = t.UTC().AppendFormat(b, time.RFC3339) // faster than other layouts
+	b[len(b)-1] = '.'                         // instead of Z
 	for us, digit := t.Nanosecond()/1000, 100_000; digit > 0; digit /= 10 {
 		b = append(b, byte('0'+us/digit%10))
 	}
