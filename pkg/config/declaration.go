@@ -45,7 +45,7 @@ type Config struct {
 	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used with a warning. If the output is blocked, lines are dropped and counted."`
 	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used with a warning." soft:"true"`
 	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used with a warning. The endpoint, the protocol and the headers of a collector can be overridden for one signal, such as with 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT' or 'OTEL_EXPORTER_OTLP_METRICS_HEADERS'. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
-	Unused    `section:"Ignored variables" note:"The sidecar ignores these variables, which are set by some releases of Knative."`
+	Unused    `section:"Ignored variables" note:"Some Knative releases set these variables. The sidecar ignores them."`
 
 	serving  bool // a SERVING_* variable is set
 	warnings []string

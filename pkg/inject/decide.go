@@ -578,7 +578,7 @@ func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	}
 	for _, c := range all {
 		if !slices.Contains(others, c) {
-			c.sign = sign{notForRequests, "its name and a flag or variable for it contain the word console"}
+			c.sign = sign{notForRequests, "its name and the name of a flag or variable contain the word console"}
 		}
 	}
 	return others

@@ -77,7 +77,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 		{"admin-port", "0", `admin-port: "0": want a port in 1..65535`},
 		{"cpu-limit", "much", `cpu-limit: "much": want a quantity such as 25m or 32Mi`},
 		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": want a quantity such as 25m or 32Mi`}, // would take seconds to parse
-		{"resource-percentage", "101", `resource-percentage: "101": must be greater than 0 and at most 100`},
+		{"resource-percentage", "101", `resource-percentage: "101": the value must be greater than 0 and at most 100`},
 		{"settings", "USER_PORT=1", `settings: USER_PORT: use the option port`},
 		{"settings", "QUEUE_DEPTH=1", `settings: QUEUE_DEPTH: use the option queue-depth`},
 		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: cannot be set, because the injector sets it`},

@@ -50,7 +50,7 @@ var configured = []struct {
 	{"head, no endpoint", ExporterConfig{Settings: export.Settings{Protocol: "grpc"}, SamplingRate: 1}, "off", []string{"the endpoint is missing"}},
 	{"head, bad endpoint", ExporterConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "unix:///x"}, SamplingRate: 1}, "off", []string{"the scheme must be http or https"}},
 	{"head, bad protocol", ExporterConfig{Settings: export.Settings{Protocol: "bogus", Endpoint: "http://c"}, SamplingRate: 1}, "off", []string{`"bogus"`}},
-	{"head, bad rate", ExporterConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "http://c"}, SamplingRate: 7}, "off", []string{"not in the range 0 to 1", "rate is 0"}},
+	{"head, bad rate", ExporterConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "http://c"}, SamplingRate: 7}, "off", []string{"must be between 0 and 1", "rate is 0"}},
 	{"head says nothing of tracing", ExporterConfig{Settings: export.Settings{Collector: export.Collector{Endpoint: "http://c/x"}}}, "http/protobuf http://c/x rate 1 follow w3c b3", nil},
 	{"head, OTEL overrides", ExporterConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "http://c", Collector: export.Collector{Protocol: "http/json", Endpoint: "http://d/x"}}, SamplingRate: 0.1, SamplerArg: ratio(0.5)},
 		"http/json http://d/x rate 0.5 follow w3c b3", nil},
