@@ -46,7 +46,11 @@ func newGRPCAttempt(a *GRPCAction) (try attemptFunc, where string) {
 	} else {
 		protocols.SetUnencryptedHTTP2(true)
 	}
-	message := healthRequest(*cmp.Or(a.Service, new(string)))
+	service := ""
+	if a.Service != nil {
+		service = *a.Service
+	}
+	message := healthRequest(service)
 	via := newOneShot(d.dial, protocols)
 	return func(ctx context.Context) error {
 		req := &http.Request{

@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -167,7 +166,14 @@ func (own ownPorts) elsewhere(to, from *url.URL) string {
 	if to.Hostname() != from.Hostname() {
 		return "another host"
 	}
-	port := cmp.Or(to.Port(), map[string]string{"https": "443"}[to.Scheme], "80")
+	port := to.Port()
+	switch {
+	case port != "":
+	case to.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
 	if n, err := strconv.Atoi(port); err == nil && slices.Contains(own, n) {
 		return "a port of the queue-proxy"
 	}
