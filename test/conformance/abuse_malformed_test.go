@@ -67,12 +67,12 @@ func (p *process) files() int {
 	return len(all)
 }
 
-// awaitReleased waits until the process has at most some more goroutines and files than in
-// before.
-func (p *proxy) awaitReleased(what string, before footprint, some int) {
+// awaitReleased waits until the numbers of goroutines and open files are at most the numbers in before
+// plus extra.
+func (p *proxy) awaitReleased(what string, before footprint, extra int) {
 	p.t.Helper()
 	p.poll(what+": goroutines and files are released", func() error {
-		if now := p.footprint(); now.goroutines > before.goroutines+some || now.files > before.files+some {
+		if now := p.footprint(); now.goroutines > before.goroutines+extra || now.files > before.files+extra {
 			return fmt.Errorf("got %+v, want %+v", now, before)
 		}
 		return nil

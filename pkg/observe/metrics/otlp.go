@@ -14,7 +14,7 @@ import (
 // An instrument is the type of a metric in OpenTelemetry.
 type instrument uint8
 
-// Values of instrument. The value of an up-down counter can increase and decrease. The Prometheus metric is a gauge.
+// Values of instrument. The Prometheus equivalent of otelUpDownCounter is a gauge.
 const (
 	otelGauge instrument = iota
 	otelCounter

@@ -23,8 +23,8 @@ const soon = 30 * time.Millisecond
 // beginning is the beginning of a ClientHello.
 const beginning = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
-// wantBounds waits until events were recorded for the bounds with these names, and checks that
-// none was recorded for another bound.
+// wantBounds waits until each of the named bounds has an event, and checks that no other bound has an
+// event.
 func wantBounds(t *testing.T, bounds *bound.Recorder, names ...bound.Name) {
 	t.Helper()
 	for _, name := range names {

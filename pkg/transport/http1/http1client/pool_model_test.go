@@ -66,8 +66,8 @@ type poolMove struct {
 	do   func() error
 }
 
-// run performs steps until none is possible. choose selects one of n possible steps. After each step,
-// run checks the state of every connection. It must be called in a synctest bubble.
+// run performs steps until no step is possible. choose returns the index of the next step. After each
+// step, run checks the state of every connection. It must be called in a synctest bubble.
 func (c poolCase) run(choose func(n int) int) (moves string, err error) {
 	r := &poolRun{poolCase: c, app: &App{settings: Settings{Port: 1, MaxIdle: c.most}}}
 	defer func() { r.app.Close(); synctest.Wait() }()
