@@ -456,14 +456,14 @@ type survey struct {
 
 // survey compares all connections. now is the time returned by tick. b.mu must be held.
 func (b *Budget) survey(now int64) (s survey) {
-	longest := int64(stalledTime)
 	for a := range b.accounts {
 		if a.ending.Load() {
 			continue
 		}
 		used, perRequest, stall := a.used.Load(), a.perRequest(), a.stall(now)
-		if stall >= longest && perRequest > ordinary {
-			s.stalled, longest = a, stall
+		// Stall times can be equal because of b.resumed, so the times of the last progress are compared.
+		if stall >= int64(stalledTime) && perRequest > ordinary && (s.stalled == nil || a.moved.Load() < s.stalled.moved.Load()) {
+			s.stalled = a
 		}
 		switch {
 		case used > medium:
