@@ -75,12 +75,16 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 	y.mu.Unlock()
 	content, whole := x.body.whole()
 	end := whole && len(content) == 0
+	upload := http2conn.Upload{Client: x.conn.sender, Length: x.request.Length}
+	if whole {
+		upload.Length = int64(len(content))
+	}
 	k := x.server.block()
 	http2client.AppendRequest(k, &x.request)
 	if x.request.Expect100 && !end && len(content) == 0 {
 		k.Field(transport.Expect, "100-continue")
 	}
-	stream, reused, err := x.server.client.Open(x.canceler.Context, (*fromApp)(x), k, end, since)
+	stream, reused, err := x.server.client.Open(x.canceler.Context, (*fromApp)(x), k, upload, end, since)
 	x.call.Memory.Release()
 	x.server.putBlock(k) // returned before other goroutines run, because a block can be long
 	if err != nil {

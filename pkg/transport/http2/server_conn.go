@@ -21,6 +21,7 @@ type serverConn struct {
 	secure bool
 	late   bool // accepted during the drain
 	memory *netconn.Account
+	sender uint64 // identifies the connection for http2conn.Upload
 
 	// The following fields are owned by the reader goroutine.
 	fresh   []*worker // workers of received requests that are not yet started
@@ -37,6 +38,7 @@ type serverConn struct {
 
 func newServerConn(s *Server, l *netconn.Conn, place *netconn.Place) *serverConn {
 	c := &serverConn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure()}
+	c.sender = s.client.NewSender()
 	c.mu.Lock() // evictMemory can be called before Conn is set
 	defer c.mu.Unlock()
 	c.memory = s.settings.Memory.Open(c.remote, c.evictMemory)

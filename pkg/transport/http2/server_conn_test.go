@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -14,7 +15,7 @@ import (
 func TestNewConnectionIsClosedForMemory(t *testing.T) {
 	const limit, connections = 1 << 20, 2000
 	b := netconn.NewBudget(limit, nil)
-	s := New(rewrite.ServerSettings{Memory: b}, nil, nil, nil)
+	s := New(rewrite.ServerSettings{Memory: b}, nil, nil, http2client.New(http2client.Settings{}))
 	other := b.Open("other", nil)
 	other.Close() // the budget can only close the new connections
 	other.Add(2 * limit)

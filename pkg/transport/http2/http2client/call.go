@@ -150,7 +150,7 @@ func (c *Call) send(since int) (reused bool, err error) {
 		k.Field(transport.Expect, "100-continue")
 	}
 	end := len(c.Content) == 0 && c.Body == nil
-	stream, reused, err := c.client.Open(c.context, (*events)(c), k, end, since)
+	stream, reused, err := c.client.Open(c.context, (*events)(c), k, c.content(), end, since)
 	c.mu.Lock()
 	c.cancel, c.stream = nil, stream
 	aborted := c.aborted
@@ -172,6 +172,18 @@ func (c *Call) send(since int) (reused bool, err error) {
 	}
 	stream.Conn().Flush(true)
 	return reused, nil
+}
+
+// content describes the content of the request.
+func (c *Call) content() http2conn.Upload {
+	n := int64(len(c.Content))
+	if c.Body != nil {
+		n = c.Request.Length
+	}
+	if n == 0 {
+		return http2conn.Upload{}
+	}
+	return http2conn.Upload{Client: c.client.NewSender(), Length: n}
 }
 
 // context returns a context that Abort cancels.

@@ -484,7 +484,7 @@ func TestEndOfRequestNeedsNoWindow(t *testing.T) {
 			p.ok(first, "")
 		},
 	})
-	client := newClient(t, a)
+	client := newFullClient(t, a, 1)
 	var running sync.WaitGroup
 	running.Go(func() {
 		c, _ := newUpload("POST", bytes.NewReader(make([]byte, 200<<10)))

@@ -1,5 +1,6 @@
 // Package http2client sends requests to a user container over HTTP/2 without TLS (RFC 9113). It opens another
-// connection only if the existing connections accept no more streams.
+// connection only if the existing connections accept no more streams, or if the content of a request could delay the
+// content of other clients ([http2conn.Upload]).
 package http2client
 
 import (
@@ -72,6 +73,12 @@ const (
 	// carefulConns is the minimum number of connections from which requests also use a connection on
 	// which the user container may still process many canceled requests.
 	carefulConns = 16
+	// maxSeparateConns is the number of connections from which the content of a request is sent on a connection
+	// with the content of other clients.
+	maxSeparateConns = 100
+	// shareTime is the time without another attempt to open a separate connection for content after an attempt
+	// failed. The user container may accept only one connection.
+	shareTime = 10 * time.Second
 	// silence is the default of Settings.Silence.
 	silence = 10 * time.Second
 )
@@ -92,7 +99,11 @@ type Client struct {
 	made    int           // number of connections that were opened
 	dials   int           // number of dials that were started
 	dialing bool          // the last dial is in progress
+	extra   bool          // the last dial is for content that can also use an existing connection
+	sharing time.Duration // time since New until which content uses the existing connections
 	queue   queue
+
+	senders atomic.Uint64 // number of calls of NewSender
 }
 
 // New returns a client. The first request opens the first connection.
@@ -120,11 +131,15 @@ func (c *Client) Close() {
 	}
 }
 
+// NewSender returns the identifier of a client of the sidecar, for [http2conn.Upload].
+func (c *Client) NewSender() uint64 { return c.senders.Add(1) }
+
 // clientConn is a connection to the user container. It implements http2conn.Handler.
 type clientConn struct {
 	*http2conn.Conn
 	client *Client
 	number int  // sequence number of the connection, starting at 1; guarded by client.mu
+	extra  bool // see Client.extra
 	used   bool // a stream was opened on the connection; guarded by client.mu
 
 	heard atomic.Int64 // when the last input arrived, in nanoseconds since client.since
@@ -199,14 +214,14 @@ func (c *Client) Since(err error) int {
 	return c.made
 }
 
-// Open opens a stream for owner and sends the header section of a request. end reports whether the request has no
-// content. since is a value returned by Since for a retry, and 0 otherwise. reused reports whether the connection
+// Open opens a stream for owner and sends the header section of a request. end reports whether the request has neither
+// content nor a trailer section. since is a value returned by Since for a retry, and 0 otherwise. reused reports whether the connection
 // was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the context
 // returned by waiting is done. The error is the cause of this context, an error of Dial, or a *[transport.Error].
-func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
+func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner http2conn.Owner, head *http2conn.Block, upload http2conn.Upload, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
 	c.mu.Lock()
-	if c.queue.empty() {
-		if s, reused, _ = c.tryOpen(owner, head, end, since); s != nil {
+	if c.queue.empty() || c.dialing && c.extra {
+		if s, reused, _ = c.tryOpen(owner, head, upload, end, since); s != nil {
 			c.mu.Unlock()
 			return s, reused, nil
 		}
@@ -226,7 +241,7 @@ func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owne
 	check := time.NewTicker(max(c.settings.Silence/silenceChecks, 1))
 	defer check.Stop()
 	for {
-		s, reused, err = c.openOrDial(owner, head, end, since)
+		s, reused, err = c.openOrDial(owner, head, upload, end, since)
 		if s != nil || err != nil {
 			return s, reused, err
 		}
@@ -255,20 +270,20 @@ func (c *Client) leave(w *waiter) {
 
 // openOrDial opens a stream for the first request in the queue. If no connection accepts the stream, another
 // connection is useful and no dial is in progress, openOrDial starts a dial. s is nil if the request must wait.
-func (c *Client) openOrDial(owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
+func (c *Client) openOrDial(owner http2conn.Owner, head *http2conn.Block, upload http2conn.Upload, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, reused, why := c.tryOpen(owner, head, end, since)
+	s, reused, why := c.tryOpen(owner, head, upload, end, since)
 	switch {
 	case s != nil:
 	case c.running.Err() != nil:
 		return nil, false, errClosed
 	case why.large:
 		return nil, false, errLarge
-	case why == refusal{} && !c.dialing && len(c.conns) < c.settings.MaxConns:
-		c.dialing = true
+	case (why.apart || why == refusal{}) && !c.dialing && len(c.conns) < c.settings.MaxConns:
+		c.dialing, c.extra = true, why.apart
 		c.dials++
-		go c.add()
+		go c.add(c.extra)
 	}
 	return s, reused, nil
 }
@@ -298,21 +313,32 @@ type refusal struct {
 	busy  bool // a connection accepts the stream after its output is written
 	shut  bool // the user container accepts no streams at the moment
 	large bool // the header section is longer than the user container accepts
+	apart bool // a connection accepts the stream, but sends the content of another client
 }
 
-// tryOpen opens a stream on an existing connection. s is nil if no connection accepts the stream. c.mu must be
-// held, and is released while settle waits.
-func (c *Client) tryOpen(owner http2conn.Owner, head *http2conn.Block, end bool, since int) (s *http2conn.Stream, reused bool, why refusal) {
-	s, reused, why = c.tryEach(owner, head, end, since, true)
-	if s == nil && !why.busy && !why.large && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
-		return c.tryEach(owner, head, end, since, false)
+// tryOpen opens a stream on an existing connection. s is nil if no connection accepts the stream, or if a separate
+// connection can be opened for its content. c.mu must be held, and is released while settle waits.
+func (c *Client) tryOpen(owner http2conn.Owner, head *http2conn.Block, upload http2conn.Upload, end bool, since int) (s *http2conn.Stream, reused bool, why refusal) {
+	for {
+		s, reused, why = c.tryEach(owner, head, upload, end, since, true)
+		if s == nil && !why.busy && !why.large && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
+			s, reused, why = c.tryEach(owner, head, upload, end, since, false)
+		}
+		if s != nil || !why.apart || c.separates() {
+			return s, reused, why
+		}
+		upload.Sharing++
 	}
-	return s, reused, why
+}
+
+// separates reports whether a separate connection can be opened for the content of a request. c.mu must be held.
+func (c *Client) separates() bool {
+	return len(c.conns) < min(maxSeparateConns, c.settings.MaxConns) && time.Since(c.since) >= c.sharing
 }
 
 // tryEach opens a stream on the first connection that accepts it. careful has the same meaning as for
 // [http2conn.Conn.Open]. c.mu must be held.
-func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, end bool, since int, careful bool) (s *http2conn.Stream, reused bool, why refusal) {
+func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, upload http2conn.Upload, end bool, since int, careful bool) (s *http2conn.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]
 		if n.NoRoom() || n.number <= since && len(c.conns) < c.settings.MaxConns || !c.settle(n) {
@@ -324,7 +350,7 @@ func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, end bool,
 			c.remove(n)
 			continue
 		}
-		s, err := n.Open(owner, head, end, careful)
+		s, err := n.Open(owner, head, upload, end, careful)
 		switch {
 		case err == nil:
 			reused, n.used, n.unused, n.opened = n.used, true, 0, now
@@ -337,6 +363,9 @@ func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, end bool,
 			i++
 		case errors.Is(err, http2conn.ErrShut):
 			why.shut = true
+			i++
+		case errors.Is(err, http2conn.ErrApart):
+			why.apart = true
 			i++
 		default:
 			c.remove(n)
@@ -363,21 +392,27 @@ func (c *Client) settle(n *clientConn) bool {
 
 var (
 	errClosed = &transport.Error{Fault: transport.FaultUnreachable, Err: errors.New("client closed")}
+	errSettle = errors.New("no SETTINGS from the user container")
 	errLarge  = &transport.Error{Fault: transport.FaultHeadLimit, Err: http2conn.ErrLarge}
 )
 
-// add opens a connection and adds it to conns.
-func (c *Client) add() {
+// add opens a connection and adds it to conns. extra has the meaning of Client.extra.
+func (c *Client) add(extra bool) {
 	n, err := c.newConn(c.running)
 	if err == nil {
+		n.extra = extra
 		go n.run()
 		select {
 		case <-n.SettingsArrived():
 		case <-time.After(settleTimeout):
+			if extra { // the user container may serve one connection at a time
+				err = errSettle
+				go n.End()
+			}
 		case <-c.running.Done():
 		}
-		if err = n.Err(); err != nil {
-			err = Failure(err)
+		if err == nil && n.Err() != nil {
+			err = Failure(n.Err())
 		}
 	}
 	c.mu.Lock()
@@ -388,6 +423,8 @@ func (c *Client) add() {
 		if n != nil {
 			go n.End()
 		}
+	case err != nil && extra:
+		c.sharing = time.Since(c.since) + shareTime
 	case err != nil: // requests that arrived during this dial wait for the next dial
 		c.queue.fail(err, func(w *waiter) bool { return w.dial != c.dials })
 	default:
@@ -421,7 +458,7 @@ func (c *Client) newConn(ctx context.Context) (*clientConn, error) {
 func (n *clientConn) run() {
 	_ = n.Run(nil) // Run has already reported the error to the owners of the streams
 	n.client.forget(n)
-	if !n.ReceivedSettings() {
+	if !n.extra && !n.ReceivedSettings() {
 		n.client.settings.Unsettled()
 	}
 }

@@ -243,7 +243,7 @@ func TestRequestDuringFailedDialWaitsForNextDial(t *testing.T) {
 		_, _, err := client.Open(func() (context.Context, context.CancelFunc) {
 			close(joined)
 			return noContext()
-		}, newReceiver(), newHead(), true, 0)
+		}, newReceiver(), newHead(), http2conn.Upload{}, true, 0)
 		second <- err
 	}()
 	harness.Receive(t, joined, "second request")

@@ -173,6 +173,7 @@ type Conn struct {
 	maxStreamsReceived bool      // the peer has sent SETTINGS_MAX_CONCURRENT_STREAMS
 	maxHeadSize        int       // maximum size of a header list that the peer accepts, in bytes; 0 means no limit
 	headSent           bool      // a header block was sent
+	uploads            uploads   // used only by a client
 	ring               ring      // streams that wait for space in out or for the window of the connection
 	pendingBytes       int       // number of pending bytes of all streams, as charged to config.Memory
 
@@ -201,7 +202,7 @@ func New(l *netconn.Conn, config Config, handler Handler) *Conn {
 	c := &Conn{
 		link: l, config: config, handler: handler, begin: time.Now(),
 		streams: make(map[uint32]*Stream), window: defaultWindow, initial: defaultWindow, maxStreams: unknownMost,
-		settingsArrived: make(chan struct{}), resume: make(chan struct{}, 1),
+		uploads: uploads{peak: defaultWindow}, settingsArrived: make(chan struct{}), resume: make(chan struct{}, 1),
 	}
 	c.budget = budget{left: controlBurst * c.factor(), refilled: time.Now()}
 	c.barrier.unacked = 1

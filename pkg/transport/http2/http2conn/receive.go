@@ -547,6 +547,7 @@ func addWindow(window *int, n int) bool {
 func (c *Conn) widen(n int) error {
 	c.mu.Lock()
 	tooLarge := !addWindow(&c.window, n)
+	c.uploads.peak = max(c.uploads.peak, c.window)
 	var drained []*Stream
 	if !tooLarge && !c.ring.empty() {
 		drained = c.fill()

@@ -30,6 +30,8 @@ type Stream struct {
 	dropped     bool // output was pending when the stream ended
 	cut         bool // bytes were pending when the stream ended
 	bothWays    bool // see BothWays
+	exclusive   bool // counted in conn.uploads.running
+	reserved    int  // number of bytes counted in conn.uploads.reserved
 }
 
 // pending is the pending output of a stream. The fields are sent in the order of their declaration.
@@ -92,6 +94,7 @@ var (
 	ErrShut   = errors.New("http2: the peer does not accept streams")
 	ErrBusy   = errors.New("http2: the send buffer is full")
 	ErrLarge  = errors.New("http2: the header section is longer than the peer accepts")
+	ErrApart  = errors.New("http2: the connection sends the content of another client")
 	errEnding = errors.New("http2: the connection is closing")
 )
 
@@ -99,12 +102,12 @@ var (
 // request was written.
 var ErrUnsent = errors.New("http2: nothing was sent")
 
-// Open opens a stream and sends the header section of a request. end reports whether the request has no content.
-// The error is ErrFull, ErrShut, ErrBusy, ErrLarge, an unexported error if the connection is shutting down, or the
-// error that ended the connection. [Config].Room reports when Open may succeed. owner may receive events before
+// Open opens a stream and sends the header section of a request. end reports whether the request has neither content
+// nor a trailer section. The error is ErrFull, ErrShut, ErrBusy, ErrLarge, ErrApart, an unexported error if the
+// connection is shutting down, or the error that ended the connection. [Config].Room reports when Open may succeed. owner may receive events before
 // Open returns. If careful is true, all streams that were abandoned within the last recentTime count against the
 // limit of the server.
-func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error) {
+func (c *Conn) Open(owner Owner, head *Block, upload Upload, end, careful bool) (*Stream, error) {
 	s := &Stream{conn: c, owner: owner, room: c.config.Window, localEnded: end}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,6 +123,8 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 	case c.full(careful):
 		c.noRoom.Store(c.full(false))
 		return nil, ErrFull
+	case !c.uploads.admits(upload, c.window):
+		return nil, ErrApart
 	case len(c.out) >= outSize: // header blocks can be long
 		c.openWaits = true
 		return nil, ErrBusy
@@ -133,6 +138,7 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 	s.id, s.window = c.last, c.initial
 	c.streams[s.id] = s
 	s.taken = c.takes
+	c.uploads.begin(s, upload, c.window)
 	c.addHead(s, head, end)
 	return s, nil
 }
@@ -381,6 +387,7 @@ func (s *Stream) end() {
 func (c *Conn) remove(s *Stream) {
 	if !s.gone {
 		s.end()
+		c.uploads.end(s)
 		c.hold(-s.pending.size())
 		s.pending = pending{}
 		delete(c.streams, s.id)

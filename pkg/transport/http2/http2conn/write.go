@@ -171,6 +171,7 @@ func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 	c.out = append(appendFrameHead(c.out, n, frameData, flags, s.id), p[:n]...)
 	s.window -= n
 	c.window -= n
+	c.uploads.sent(s, n)
 	c.sent++
 	if end {
 		c.ended(s)
@@ -182,6 +183,7 @@ func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 // request after its response is complete (RFC 9113 section 8.1). c.mu must be held.
 func (c *Conn) ended(s *Stream) {
 	s.localEnded = true
+	c.uploads.end(s)
 	switch {
 	case s.remoteEnded:
 		c.remove(s)
