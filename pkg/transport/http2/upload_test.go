@@ -15,8 +15,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// selectiveApp never reads the content of requests for /unread. It responds to other requests after it has received
-// their content. Its connections have the default window of 64 KiB.
+// selectiveApp never reads the content of requests for /unread. It reads the content of other requests and then
+// responds. Each connection has the default window of 65,535 bytes.
 type selectiveApp struct {
 	unread      atomic.Int32 // number of requests for /unread
 	connections atomic.Int32

@@ -73,11 +73,10 @@ const (
 	// carefulConns is the minimum number of connections from which requests also use a connection on
 	// which the user container may still process many canceled requests.
 	carefulConns = 16
-	// maxSeparateConns is the number of connections from which the content of a request is sent on a connection
-	// with the content of other clients.
+	// maxSeparateConns is the maximum number of connections that are opened to separate the content of clients.
 	maxSeparateConns = 100
-	// shareTime is the time without another attempt to open a separate connection for content after an attempt
-	// failed. The user container may accept only one connection.
+	// shareTime is the minimum time between a failed optional dial and the next one. Some user containers accept
+	// only one connection.
 	shareTime = 10 * time.Second
 	// silence is the default of Settings.Silence.
 	silence = 10 * time.Second
@@ -99,8 +98,8 @@ type Client struct {
 	made    int           // number of connections that were opened
 	dials   int           // number of dials that were started
 	dialing bool          // the last dial is in progress
-	extra   bool          // the last dial is for content that can also use an existing connection
-	sharing time.Duration // time since New until which content uses the existing connections
+	extra   bool          // the last dial is optional, because its requests can share a connection
+	sharing time.Duration // time, relative to since, until which no optional dial is started
 	queue   queue
 
 	senders atomic.Uint64 // number of calls of NewSender
@@ -313,7 +312,7 @@ type refusal struct {
 	busy  bool // a connection accepts the stream after its output is written
 	shut  bool // the user container accepts no streams at the moment
 	large bool // the header section is longer than the user container accepts
-	apart bool // a connection accepts the stream, but sends the content of another client
+	apart bool // a connection accepts the stream if it may share the connection with another client
 }
 
 // tryOpen opens a stream on an existing connection. s is nil if no connection accepts the stream, or if a separate

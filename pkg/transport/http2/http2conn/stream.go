@@ -94,7 +94,7 @@ var (
 	ErrShut   = errors.New("http2: the peer does not accept streams")
 	ErrBusy   = errors.New("http2: the send buffer is full")
 	ErrLarge  = errors.New("http2: the header section is longer than the peer accepts")
-	ErrApart  = errors.New("http2: the connection sends the content of another client")
+	ErrApart  = errors.New("http2: the connection is in use by another client")
 	errEnding = errors.New("http2: the connection is closing")
 )
 

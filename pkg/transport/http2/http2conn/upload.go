@@ -28,8 +28,8 @@ type uploads struct {
 	peak     int    // largest window of the connection, in bytes
 }
 
-// freeShare is the part of the largest window that must be free if another client begins an exclusive upload.
-// Servers increase the window before it is used up, at the latest when about half of it is used.
+// An exclusive upload can begin on a connection of another client if at least 1/freeShare of the largest window is
+// free. Servers usually send WINDOW_UPDATE when half of the window is used.
 const freeShare = 4
 
 // admits reports whether u can be sent. window is the current window of the connection in bytes.
