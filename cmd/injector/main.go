@@ -98,7 +98,7 @@ func gcPercent(size int) int {
 	if size < maxSmallInput {
 		return 400 // fewer garbage collections reduce the run time of the short process by one third
 	}
-	return 50 // limits the memory to 1.5 times the live heap
+	return 25 // limits the memory to 1.25 times the live heap
 }
 
 // requireImage returns an error if a pod was injected with the placeholder image, because such a

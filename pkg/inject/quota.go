@@ -117,6 +117,9 @@ func boundsOf(item any) []bound {
 	return all
 }
 
+// ReleaseResources releases memory that only [Unadmitted] needs.
+func (o *Outcome) ReleaseResources() { o.resources = corev1.ResourceRequirements{} }
+
 // Unadmitted returns a warning for each requirement of the quotas that the injected pods violate.
 // The API server would reject these pods. template is the pod template before the injection.
 func Unadmitted(pods Pods, template any, quotas []Quota) []string {

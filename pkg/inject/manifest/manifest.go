@@ -48,6 +48,10 @@ type document struct {
 	value any        // nil except while the document is decoded; must not be modified
 	empty bool       // the document has no value
 
+	in     *itemList // List that contains the document; nil if there is none
+	isItem bool      // the document is an item of in, and not the text between two items
+	indent string    // indentation of a JSON item, which text does not contain
+
 	retained bool  // release does nothing
 	err      error // the document is invalid
 	other    bool  // err has no effect on the injection: see isOther
@@ -114,7 +118,11 @@ func Parse(name string, text []byte) *File {
 	}
 	line := 1
 	for _, chunk := range split(text) {
-		f.documents = append(f.documents, &document{file: name, line: line, text: chunk})
+		documents := splitList(name, line, chunk)
+		if documents == nil {
+			documents = []*document{{file: name, line: line, text: chunk}}
+		}
+		f.documents = append(f.documents, documents...)
 		line += bytes.Count(chunk, []byte("\n"))
 	}
 	return f
@@ -123,7 +131,7 @@ func Parse(name string, text []byte) *File {
 // decode sets the node and the value of the document. It sets err if the document is invalid. The
 // caller calls release after use.
 func (d *document) decode() {
-	if d.node != nil || errors.Is(d.err, errUTF16) || errors.Is(d.err, errUTF32) {
+	if d.node != nil || d.in != nil && !d.isItem || errors.Is(d.err, errUTF16) || errors.Is(d.err, errUTF32) {
 		return
 	}
 	d.node, d.value, d.err = read(d.text)
@@ -309,7 +317,7 @@ func (f *File) Text() []byte {
 // WriteTo writes the current content of the file.
 func (f *File) WriteTo(w io.Writer) (written int64, err error) {
 	for _, d := range f.documents {
-		n, err := w.Write(d.text)
+		n, err := w.Write(d.fileText())
 		if written += int64(n); err != nil {
 			return written, err
 		}
@@ -333,7 +341,7 @@ func (f *File) IsEmpty() bool {
 // the document is never modified.
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
-	for _, d := range f.documents {
+	for _, d := range joinLists(f.documents) {
 		d.decode() // limits the expansion of aliases
 		root, value, err := d.node, d.value, d.err
 		d.release()
@@ -381,6 +389,7 @@ func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 			warnings := inject.Unadmitted(pods, template, f.quotasIn(r.Namespace))
 			r.Rejected = len(warnings) > 0
 			r.Warnings = append(r.Warnings, warnings...)
+			r.Outcome.ReleaseResources()
 		}
 		all[i] = pods.Compact()
 		r.Changes = inject.Below(prefix(path), r.Changes)
@@ -713,7 +722,11 @@ func (d *document) objects(each func(n *yaml.Node, object map[string]any, path s
 		}
 		each(n, object, path)
 	}
-	walk(d.node, d.value, "")
+	value := d.value
+	if d.in != nil {
+		value = withType(value, map[string]any{"kind": d.in.kind, "apiVersion": d.in.apiVersion})
+	}
+	walk(d.node, value, "")
 }
 
 // withType sets the kind and the apiVersion of an item in a typed list such as a PodList. The items
@@ -811,6 +824,9 @@ func (d *document) encode(changes []inject.Change) ([]byte, error) {
 		edit{}.apply(doc.Content[0], c)
 	}
 	text, err := d.encodeDocument(doc, isJSON)
+	if d.isItem && !d.in.isJSON {
+		text = d.indentItem(text)
+	}
 	if err == nil && lineEnding(d.text) == "\r\n" {
 		text = bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n"))
 	}

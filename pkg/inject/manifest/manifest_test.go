@@ -350,7 +350,7 @@ func FuzzJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file := Parse("fuzz", text)
 		var want []any
-		for _, d := range file.documents {
+		for _, d := range joinLists(file.documents) {
 			d.decode()
 			if d.err != nil {
 				if out, err := file.JSON(); err == nil {
@@ -495,7 +495,8 @@ func TestNearestServiceSelectsThePort(t *testing.T) {
 }
 
 func TestErrorOfDocumentIsReportedForFirstObject(t *testing.T) {
-	f := Parse("f.yaml", []byte("apiVersion: v1\nkind: List\nitems:\n"+fmt.Sprintf(listedPod, 1)+fmt.Sprintf(listedPod, 2)+fmt.Sprintf(listedPod, 3)))
+	const pod = "{apiVersion: v1, kind: Pod}"
+	f := Parse("f.yaml", []byte("{apiVersion: v1, kind: List, items: ["+pod+", "+pod+", "+pod+"]}"))
 	results := list([]*File{f}, (*document).listFacts)
 	for _, r := range results {
 		r.Changes = []inject.Change{{Path: "/metadata/name", Value: []byte(`"x"`)}}

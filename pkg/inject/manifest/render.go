@@ -3,6 +3,7 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"strings"
 
@@ -144,7 +145,13 @@ var (
 
 // quoted returns a string in double quotes. The result is valid JSON and YAML.
 func quoted(text string) string {
-	return strings.NewReplacer("\u007f", `\u007f`, "\u0085", `\u0085`, "\ufeff", `\ufeff`).Replace(message.CompactJSON(text))
+	text = message.CompactJSON(text)
+	for _, r := range []string{"\u007f", "\u0085", "\ufeff"} {
+		if strings.Contains(text, r) {
+			text = strings.ReplaceAll(text, r, fmt.Sprintf(`\u%04x`, []rune(r)[0]))
+		}
+	}
+	return text
 }
 
 // A jsonStyle is the white space in a JSON object.

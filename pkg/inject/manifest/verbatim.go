@@ -139,8 +139,8 @@ type parsed struct {
 func (d *document) keep(was parsed, changes []inject.Change) {
 	isJSON, original, ended := json.Valid(was.text), was.text, d.text // YAML can become JSON
 	if bytes.Contains(was.text, []byte(inject.StatusAnnotation)) || bytes.Contains(was.text, []byte(keptMark)) {
-		original = uninjectedText(Parse("", was.text)) // an earlier step changed another object of the document
-		if bytes.Equal(original, uninjectedText(Parse("", d.text))) {
+		original = d.uninjectedText(was.text) // an earlier step changed the object, or another object of the document
+		if bytes.Equal(original, d.uninjectedText(d.text)) {
 			return
 		}
 	} else if d.isRestored(was) {
@@ -164,6 +164,10 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 		body, end = body[:n-3], body[n-3:]
 	}
 	if ok && d.setText(slices.Concat(body, []byte(keptMark+hunks+newline), end), d.value) == nil {
+		return
+	}
+	if d.isItem { // a comment before an item would belong to the previous item
+		d.lost = true
 		return
 	}
 	// If the document ends with a block scalar and without a newline, a newline would change its value.
@@ -190,7 +194,7 @@ func encodedHunks(from, to []byte, split func([]byte) []string) (string, bool) {
 // isRestored reports whether Uninject restores was, the original text of a document, without hunks.
 // was must not contain a status or hunks. isRestored changes the nodes of the document.
 func (d *document) isRestored(was parsed) bool {
-	undone := &document{text: d.text, node: d.node, value: d.value}
+	undone := &document{text: d.text, node: d.node, value: d.value, in: d.in, isItem: d.isItem}
 	undone.list(readStatus)
 	changes, _ := undone.takeChanges()
 	if value, err := undone.after(changes); err != nil || !reflect.DeepEqual(value, was.value) {
@@ -292,8 +296,9 @@ func (d *document) restore(changes []inject.Change) bool {
 	return false
 }
 
-// uninjectedText returns the text of a file after [Uninject].
-func uninjectedText(f *File) []byte {
-	Uninject([]*File{f})
-	return f.Text()
+// uninjectedText returns the text of the document after [Uninject], if its current text is the given one.
+func (d *document) uninjectedText(text []byte) []byte {
+	injected := &document{text: text, in: d.in, isItem: d.isItem}
+	Uninject([]*File{{documents: []*document{injected}}})
+	return injected.text
 }

@@ -23,6 +23,12 @@ func injectText(t *testing.T, text string) string {
 	return string(f.Text())
 }
 
+// uninjectedText returns the text of a file after [Uninject].
+func uninjectedText(f *File) []byte {
+	Uninject([]*File{f})
+	return f.Text()
+}
+
 func TestUninjectRestoresEveryByte(t *testing.T) {
 	for name, text := range inputs(t) {
 		f := Parse(name, text)
