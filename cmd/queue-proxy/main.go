@@ -116,7 +116,7 @@ func serve(c *config.Config) error {
 	go func() {
 		log.Info("received a signal", signalName(<-signals))
 		end()
-		log.Warn("received a second signal; the remaining requests are aborted", signalName(<-signals))
+		log.Warn("received a second signal; aborting the remaining requests", signalName(<-signals))
 		_ = log.Sync()
 		os.Exit(1)
 	}()

@@ -168,7 +168,7 @@ func (in *reading) validatePorts() {
 		seen = append(seen, p)
 		if c.MergePort.V == p.V && p != &c.UserPort {
 			// A scrape of the metrics port would never end, and a scrape of another port would count as a request.
-			in.warn("%s: %s: the port is also used by %s; the metrics of the application are not merged", c.MergePort.Name(), quote(p.String()), p.Name())
+			in.warn("%s: %s: the port is also used by %s; the application metrics are not merged", c.MergePort.Name(), quote(p.String()), p.Name())
 			c.MergePort.V = 0
 		}
 	}

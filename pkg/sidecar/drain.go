@@ -52,7 +52,7 @@ func (s *sidecar) drain() {
 	beside.Go(func() { s.accompany(ctx) })
 	outcome := s.proxy.Drain.Wait(ctx)
 	if outcome == proxy.OnlyStreams {
-		s.log.Info("only streams remain; the user container can close them", s.inFlight()...)
+		s.log.Info("only streams remain; the user container is responsible for closing them", s.inFlight()...)
 		s.leave.Do(s.stopAccepting)
 	}
 	cancel()
@@ -69,7 +69,7 @@ func (s *sidecar) drain() {
 // cut aborts all requests in flight because the drain deadline has expired. Later requests are
 // aborted too.
 func (s *sidecar) cut() {
-	s.log.Warn("drain deadline reached; remaining requests are aborted", s.inFlight()...)
+	s.log.Warn("drain deadline exceeded; aborting the remaining requests", s.inFlight()...)
 	s.proxy.Drain.Abort()
 }
 
@@ -215,7 +215,7 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 // refuseHook responds with code to a hook for which no slot is free.
 func (s *sidecar) refuseHook(w http.ResponseWriter, r *http.Request, code int) {
 	if n := s.refusedHooks.Add(time.Now()); n > 0 {
-		s.log.Warn("requests of preStop hooks refused because of the limit", zap.Int("refused", n), zap.String("client", r.RemoteAddr))
+		s.log.Warn("rejected preStop hooks: too many are waiting", zap.Int("refused", n), zap.String("client", r.RemoteAddr))
 	}
 	http.Error(w, "too many waiting preStop hooks", code)
 }

@@ -26,9 +26,9 @@ func (s *sidecar) tracer() *tracing.Tracer {
 	}
 	o.Limited = c.Concurrency.V > 0 || c.ConcurrencyMode.V == config.AdaptiveConcurrency
 	o.AppPort, o.Output = c.UserPort.V, os.Stdout
-	o.Report = func(err error) { s.log.Warn("spans dropped", zap.Error(err)) }
+	o.Report = func(err error) { s.log.Warn("spans were dropped", zap.Error(err)) }
 	o.Restored = func(lost uint64) {
-		s.log.Info("spans are exported again", zap.Uint64("dropped", lost), zap.String("endpoint", o.Address()))
+		s.log.Info("span export resumed", zap.Uint64("dropped", lost), zap.String("endpoint", o.Address()))
 	}
 	tracer, err := tracing.New(o)
 	if err != nil {

@@ -127,13 +127,13 @@ type shortages struct {
 func (s *shortages) missingResource(err error) (name, hint string) {
 	switch {
 	case errors.Is(err, syscall.EMFILE):
-		return "file descriptors", fmt.Sprintf("Raise the limit on open files, which is %d.", s.files.limit)
+		return "file descriptors", fmt.Sprintf("Increase the limit on open files (%d).", s.files.limit)
 	case errors.Is(err, syscall.ENFILE):
-		return "file descriptors of the node", "Raise fs.file-max of the node."
+		return "file descriptors of the node", "Increase fs.file-max on the node."
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "local ports", "Extend net.ipv4.ip_local_port_range of the pod."
+		return "local ports", "Increase the range net.ipv4.ip_local_port_range of the pod."
 	case errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
-		return "memory for sockets", "Raise the memory limit of the container, or net.ipv4.tcp_mem of the node."
+		return "memory for sockets", "Increase the memory limit of the container, or net.ipv4.tcp_mem on the node."
 	}
 	return "resources", "See the error."
 }
@@ -147,7 +147,7 @@ func (s *shortages) lackedResources(operation string, err error) {
 	s.last = status.Shortage{Count: s.last.Count + 1, Time: now, Operation: operation, Resource: name, Error: err.Error(), Hint: hint}
 	s.mu.Unlock()
 	if n := s.exhausted.Add(now); n > 0 {
-		s.log.Warn("not enough resources for connections", zap.String("operation", operation), zap.Error(err), zap.Int("count", n),
+		s.log.Warn("failed to open connections: not enough resources", zap.String("operation", operation), zap.Error(err), zap.Int("count", n),
 			zap.String("resource", name), zap.String("hint", hint))
 	}
 }
@@ -155,7 +155,7 @@ func (s *shortages) lackedResources(operation string, err error) {
 // clientsWait records that a new client connection is waiting.
 func (s *shortages) clientsWait() {
 	if n := s.clients.Add(time.Now()); n > 0 {
-		s.log.Warn("new connections are waiting for an idle connection", zap.Int("count", n),
+		s.log.Warn("connection limit reached; new connections are waiting", zap.Int("count", n),
 			zap.Int("limit", s.files.clients), zap.String("limitSource", string(s.files.source)), zap.Int("openFilesLimit", s.files.limit))
 	}
 }

@@ -75,7 +75,7 @@ func TestLimitSource(t *testing.T) {
 func TestResourceHintNamesLimit(t *testing.T) {
 	s := &shortages{files: descriptors{limit: 1024}}
 	for err, want := range map[syscall.Errno][2]string{
-		syscall.EMFILE:        {"file descriptors", "open files, which is 1024"},
+		syscall.EMFILE:        {"file descriptors", "open files (1024)"},
 		syscall.ENFILE:        {"file descriptors of the node", "fs.file-max"},
 		syscall.EADDRNOTAVAIL: {"local ports", "ip_local_port_range"},
 		syscall.ENOBUFS:       {"memory for sockets", "memory limit"},

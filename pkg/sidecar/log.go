@@ -155,7 +155,7 @@ func (s *sidecar) logFailure(o *observation.Observation) {
 
 // logBound logs that a bound or a client error closed connections, streams or requests.
 func (s *sidecar) logBound(e bound.Event) {
-	key, text := "bound", "a bound closed a "+string(e.Name.Closes())
+	key, text := "bound", "bound exceeded; closed a "+string(e.Name.Closes())
 	switch {
 	case !e.Name.IsError():
 	case e.Name.Closes() == bound.Request:

@@ -188,7 +188,7 @@ func lostLines(t *testing.T, log io.Reader) int {
 			Lines   int
 		}
 		harness.Equal(t, json.Unmarshal(in.Bytes(), &line), nil, "the line", in.Text())
-		if line.Message == "log lines dropped" {
+		if line.Message == "log lines were dropped" {
 			return line.Lines
 		}
 	}
@@ -208,7 +208,7 @@ func TestLogSamplesEqualLines(t *testing.T) {
 		t.Fatalf("got %d of 1000 lines, the first is %v, want 109 lines with the initial field", len(lines), lines[:min(1, len(lines))])
 	}
 	last := lines[len(lines)-1]
-	if last["message"] != "repeated log lines omitted" || last["severity"] != "WARNING" || last["lines"] != float64(1000-len(lines)+1) {
+	if last["message"] != "repeated log lines were omitted" || last["severity"] != "WARNING" || last["lines"] != float64(1000-len(lines)+1) {
 		t.Errorf("got the last line %v, want a warning with %d omitted lines", last, 1000-len(lines)+1)
 	}
 }
@@ -238,7 +238,7 @@ func TestLogBoundIncludesPeerAndCount(t *testing.T) {
 		s.logBound(bound.Event{Name: bound.TLSFailed, Peer: "10.0.0.1:1234", Error: "no TLS", Count: 1})
 	})
 	want := []map[string]any{
-		{"message": "a bound closed a stream", "bound": "h2-concurrent-streams", "count": 3.0, "cause": bound.ConcurrentStreams.Text()},
+		{"message": "bound exceeded; closed a stream", "bound": "h2-concurrent-streams", "count": 3.0, "cause": bound.ConcurrentStreams.Text()},
 		{"message": "request rejected because of a client error", "clientError": "malformed-request", "count": 1.0, "error": "no host"},
 		{"message": "connection closed because of a client error", "clientError": "tls-handshake", "count": 1.0, "error": "no TLS"},
 	}

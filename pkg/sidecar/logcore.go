@@ -77,7 +77,7 @@ func (o *output) sampled(_ zapcore.Entry, decision zapcore.SamplingDecision) {
 // reportOmitted logs the number of lines that the sampler dropped.
 func (o *output) reportOmitted(lines uint64, _ error) {
 	if log := o.log.Load(); log != nil {
-		log.Warn("repeated log lines omitted", zap.Uint64("lines", lines))
+		log.Warn("repeated log lines were omitted", zap.Uint64("lines", lines))
 	}
 }
 
@@ -132,7 +132,7 @@ func (o *output) write(_ context.Context, batch []line, _ int) (lost int) {
 
 func (o *output) writeLine(l line) error {
 	if dropped := o.lines.Dropped(); dropped > o.reported {
-		_ = l.core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: cmp.Or(l.entry.Time, time.Now()), LoggerName: l.entry.LoggerName, Message: "log lines dropped"},
+		_ = l.core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: cmp.Or(l.entry.Time, time.Now()), LoggerName: l.entry.LoggerName, Message: "log lines were dropped"},
 			[]zapcore.Field{zap.Uint64("lines", dropped-o.reported)})
 		o.reported = dropped
 	}

@@ -54,7 +54,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	}
 	m, err := metrics.New(o)
 	if err != nil {
-		s.warnTelemetry("metrics of the application are not merged", err)
+		s.warnTelemetry("application metrics are not merged", err)
 		o.Merge = metrics.Merge{Dial: netconn.DialLoopback}
 		m, _ = metrics.New(o) // cannot fail because config has validated the names
 	}

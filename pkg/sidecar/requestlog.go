@@ -27,7 +27,7 @@ func (s *sidecar) requestLog() *accesslog.Log {
 		},
 		Report: func(err error) { s.log.Warn("request log", zap.Error(err)) },
 		Restored: func(dropped uint64) {
-			s.log.Info("request log lines are written again", zap.Uint64("dropped", dropped))
+			s.log.Info("request log resumed", zap.Uint64("dropped", dropped))
 		},
 		WriteNow: netconn.WriteNow,
 	}

@@ -57,10 +57,10 @@ func (s *sidecar) observe(o *observation.Observation) {
 	}
 	if problem := s.board.FirstProblem(o); problem != "" {
 		hint := map[string]string{
-			status.NotHTTP:      "the queue-proxy does not support databases and TLS servers",
+			status.NotHTTP:      "databases and TLS servers are not supported",
 			status.NotListening: "the user container must accept connections on the loopback address",
 		}[problem]
-		s.log.Error(problem, zap.Int("port", s.config.UserPort.V), zap.String("hint", hint+"; "+s.config.UserPort.Name()+" names the port"), zap.NamedError("error", o.Err))
+		s.log.Error(problem, zap.Int("port", s.config.UserPort.V), zap.String("hint", hint+"; set "+s.config.UserPort.Name()+" to the port of the application"), zap.NamedError("error", o.Err))
 	}
 	s.telemetry.metrics.Observe(o)
 	if s.telemetry.log != nil {

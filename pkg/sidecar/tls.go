@@ -32,12 +32,12 @@ func (s *sidecar) openCertificates() (*certs.Watcher, error) {
 func (s *sidecar) certificateOptions(prefix string) certs.Options {
 	return certs.Options{
 		OnReload: func(leaf *x509.Certificate) {
-			s.log.Info(prefix+"certificate in use", zap.Strings("names", namesOf(leaf)), zap.Time("notAfter", leaf.NotAfter))
+			s.log.Info(prefix+"loaded certificate", zap.Strings("names", namesOf(leaf)), zap.Time("notAfter", leaf.NotAfter))
 		},
 		OnError: func(err error) {
-			text := "certificate not in use"
+			text := "failed to load certificate"
 			if certs.IsInUse(err) {
-				text = "the certificate in use is not valid"
+				text = "the certificate in use is invalid"
 			}
 			s.log.Warn(prefix+text, zap.Error(err))
 		},

@@ -37,10 +37,10 @@ func TestExpiredCertificateIsLoggedAsInUse(t *testing.T) {
 		c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 	})
 	s, log := withPair(t, dir)
-	if got := log.FilterMessage("certificate not in use").Len(); got != 0 {
+	if got := log.FilterMessage("failed to load certificate").Len(); got != 0 {
 		t.Errorf("got %d log lines \"certificate not in use\", want none", got)
 	}
-	lines := log.FilterMessage("the certificate in use is not valid").All()
+	lines := log.FilterMessage("the certificate in use is invalid").All()
 	if len(lines) != 1 || lines[0].Level != zapcore.WarnLevel || !strings.Contains(lines[0].ContextMap()["error"].(string), "tls.crt: expired at") {
 		t.Errorf("got %v, want one warning that the certificate in use has expired", log.All())
 	}

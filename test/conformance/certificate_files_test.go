@@ -45,7 +45,7 @@ func TestCertificateReplacedWithPipeIsReported(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.awaitLog("certificate not in use", "named pipe")
+	p.awaitLog("failed to load certificate", "named pipe")
 	if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/bytes/2"); m.status() != 200 {
 		t.Errorf("request with the old certificate: got %q, want 200", m.Start)
 	}

@@ -56,7 +56,7 @@ func TestConnectionsWithRequestsFitSmallPod(t *testing.T) {
 				all = append(all, c.(*net.TCPConn))
 				go sendRequest(c, version.secure, version.alpn, input)
 			}
-			p.awaitLog("new connections are waiting for an idle connection")
+			p.awaitLog("connection limit reached; new connections are waiting")
 			p.poll("the app received requests", func() error {
 				if n := app.came.Load(); n < 300 {
 					return fmt.Errorf("got %d requests, want at least 300", n)

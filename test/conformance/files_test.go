@@ -128,7 +128,7 @@ func testFleet(t *testing.T, protocol string, files, n int) {
 	if failed > 0 {
 		t.Errorf("got %d failures of %d scrapes, want 0", failed, scrapes)
 	}
-	if p.out.HasLine("not enough resources for connections") {
+	if p.out.HasLine("failed to open connections: not enough resources") {
 		t.Error("the log contains a line about missing file descriptors")
 	}
 	out, code := command(t, p.environment(), "why")
@@ -249,7 +249,7 @@ func TestMissingDescriptorsReturnLocalError(t *testing.T) {
 	}
 	late := p.sendGet("/bytes/5")
 	p.poll("the log contains the accept error", func() error {
-		if !p.out.HasLine("WARNING", "not enough resources for connections", "too many open files") {
+		if !p.out.HasLine("WARNING", "failed to open connections: not enough resources", "too many open files") {
 			return errNotYet
 		}
 		return nil
@@ -262,7 +262,7 @@ func TestMissingDescriptorsReturnLocalError(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "no file descriptors left") || !strings.Contains(out, "2 local") {
 		t.Errorf("why: got code %d and\n%swant 0, the shortage and 2 failures", code, out)
 	}
-	if n := strings.Count(p.out.String(), "not enough resources for connections"); n != 1 {
+	if n := strings.Count(p.out.String(), "failed to open connections: not enough resources"); n != 1 {
 		t.Errorf("got %d log lines about resources within a minute, want 1", n)
 	}
 }
@@ -283,7 +283,7 @@ func TestMissingPortsReturnLocalError(t *testing.T) {
 		}
 		return newClient(t, c)
 	}
-	for !p.out.HasLine("not enough resources for connections", "cannot assign requested address") {
+	for !p.out.HasLine("failed to open connections: not enough resources", "cannot assign requested address") {
 		if len(busy) > 16 {
 			t.Fatal("got more requests in the app than local ports")
 		}
@@ -299,7 +299,7 @@ func TestMissingPortsReturnLocalError(t *testing.T) {
 	}
 	last := len(busy) - 1
 	checkOurs(t, p, busy[last].receive("GET"), 500, "proxy_internal_error", "local")
-	if !p.out.HasLine("not enough resources for connections", "local ports", "net.ipv4.ip_local_port_range") {
+	if !p.out.HasLine("failed to open connections: not enough resources", "local ports", "net.ipv4.ip_local_port_range") {
 		t.Errorf("got log\n%s\nwant the missing resource and a hint", p.out.String())
 	}
 	if out, _ := command(t, p.environment(), "why"); !strings.Contains(out, "no local ports left") {

@@ -34,7 +34,7 @@ func TestAppNotListeningOnLocalhostIsReported(t *testing.T) {
 	if log := strings.ReplaceAll(p.out.String(), `\"`, `"`); !strings.Contains(log, warning) {
 		t.Errorf("got log %s, want %s", log, warning)
 	}
-	const problem = "the user container does not listen on localhost, where requests are sent"
+	const problem = "the user container does not listen on localhost"
 	for range 3 {
 		if m := dial(t, p.addr()).ask("/"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-unreachable" {
 			t.Errorf("got %q with %q, want 502 app-unreachable", m.Start, m.get("Proxy-Status"))
@@ -67,7 +67,7 @@ func TestAppThatIsNotHTTPIsLoggedOnce(t *testing.T) {
 			t.Errorf("got %q with %q, want 502 app-garbage", m.Start, m.get("Proxy-Status"))
 		}
 	}
-	lines := func() int { return strings.Count(p.out.String(), `"the user container does not speak HTTP"`) }
+	lines := func() int { return strings.Count(p.out.String(), `"the user container is not an HTTP server"`) }
 	harness.Until(t, "line about the app", func() bool { return lines() > 0 })
 	if got := lines(); got != 1 {
 		t.Errorf("got %d lines, want 1", got)

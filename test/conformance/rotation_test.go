@@ -128,7 +128,7 @@ func TestCertificateRotationFailsNoHandshake(t *testing.T) {
 	mount(t, p.dir, second)
 	inUse("the new", secondSerial)
 	mount(t, p.dir, map[string][]byte{"tls.crt": []byte("rubbish"), "tls.key": second["tls.key"]})
-	p.awaitLog("certificate not in use", "tls.crt")
+	p.awaitLog("failed to load certificate", "tls.crt")
 	if got := serial(); got != secondSerial {
 		t.Errorf("after the invalid certificate: got certificate %s, want %s", got, secondSerial)
 	}
@@ -187,7 +187,7 @@ func TestTLSStartsWhenCertificateAppears(t *testing.T) {
 	}
 	files, want := pair(t)
 	mount(t, p.dir, map[string][]byte{"tls.crt": files["tls.crt"]}) // the certificate is not used without its key
-	p.awaitLog("certificate not in use", "tls.key")
+	p.awaitLog("failed to load certificate", "tls.key")
 	mount(t, p.dir, files)
 	p.poll("TLS is served", func() error {
 		state, err := handshake(p.tlsAddr(), unverified(nil))

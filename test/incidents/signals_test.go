@@ -185,7 +185,7 @@ func checkWhy(p *pod, in *incident) error {
 	why := exec.CommandContext(p.ctx, queueProxy, "why")
 	why.Env = []string{"STATUS_PORT=" + p.status}
 	out, _ := why.CombinedOutput() // the exit code is 1 if the pod is not ready
-	want := cmp.Or(in.why, "no problem found")
+	want := cmp.Or(in.why, "no problems found")
 	if text := spaces.ReplaceAllString(string(out), " "); !strings.Contains(text, want) {
 		return fmt.Errorf("got\n%s\nwant it to contain %q", out, want)
 	}

@@ -134,8 +134,8 @@ var incidents = []incident{
 		},
 		alerts:  []string{"BoundsClosePeers"},
 		metric:  `request_failures_total{reason="client-slow"}`,
-		log:     []string{"a bound closed a request", "body-timeout"},
-		problem: "bounds", why: "a peer exceeds the bound body-timeout",
+		log:     []string{"bound exceeded; closed a request", "body-timeout"},
+		problem: "bounds", why: "a peer exceeded the bound body-timeout",
 	},
 	{
 		name: "client: reads slowly", settings: env("SEND_TIMEOUT=100ms"),
@@ -160,15 +160,15 @@ var incidents = []incident{
 		},
 		alerts:  []string{"BoundsClosePeers"},
 		metric:  `bounds_total{bound="send-timeout"}`,
-		log:     []string{"a bound closed a connection", "send-timeout"},
-		problem: "bounds", why: "a peer exceeds the bound send-timeout",
+		log:     []string{"bound exceeded; closed a connection", "send-timeout"},
+		problem: "bounds", why: "a peer exceeded the bound send-timeout",
 	},
 	{
 		name: "client: sends invalid data", app: ok,
 		provoke: func(p *pod) { p.run(1, func() { p.send("invalid\r\n\r\n"); p.sleep(10 * time.Millisecond) }) },
 		metric:  `client_errors_total{error="malformed-request"}`,
 		log:     []string{"because of a client error", "malformed-request"},
-		problem: "bounds", why: "clients cause the error malformed-request",
+		problem: "bounds", why: "client requests failed with the error malformed-request",
 		silent: map[string]string{"alert": clientsDecide},
 	},
 	{
@@ -180,8 +180,8 @@ var incidents = []incident{
 		},
 		alerts:  []string{"BoundsClosePeers"},
 		metric:  `bounds_total{bound="h2-control-frames"}`,
-		log:     []string{"a bound closed a connection", "h2-control-frames"},
-		problem: "bounds", why: "a peer exceeds the bound h2-control-frames",
+		log:     []string{"bound exceeded; closed a connection", "h2-control-frames"},
+		problem: "bounds", why: "a peer exceeded the bound h2-control-frames",
 	},
 	{
 		name: "client: no certificate", app: ok,
@@ -192,7 +192,7 @@ var incidents = []incident{
 		provoke: func(p *pod) { p.run(1, func() { p.handshake(&tls.Config{InsecureSkipVerify: true}) }) },
 		metric:  `client_errors_total{error="tls-no-certificate"}`,
 		log:     []string{"because of a client error", "tls-no-certificate"},
-		problem: "bounds", why: "clients cause the error tls-no-certificate",
+		problem: "bounds", why: "client requests failed with the error tls-no-certificate",
 		silent: map[string]string{"alert": clientsDecide},
 	},
 	{
@@ -222,7 +222,7 @@ var incidents = []incident{
 		provoke: func(p *pod) { p.streams(15) },
 		alerts:  []string{"NearlyOutOfFiles"},
 		metric:  "client_connections_waiting",
-		log:     []string{"new connections are waiting for an idle connection", "MAX_CONNECTIONS"},
+		log:     []string{"connection limit reached; new connections are waiting", "MAX_CONNECTIONS"},
 		problem: "client-connections", why: "client connections: limit of 10 reached",
 	},
 	{
@@ -231,7 +231,7 @@ var incidents = []incident{
 		provoke: func(p *pod) { p.streams(100) },
 		alerts:  []string{"NearlyOutOfFiles"},
 		metric:  "client_connections_waiting",
-		log:     []string{"new connections are waiting for an idle connection", "limit on open files"},
+		log:     []string{"connection limit reached; new connections are waiting", "limit on open files"},
 		problem: "client-connections", why: "limit on open files: 100",
 	},
 	{
@@ -244,7 +244,7 @@ var incidents = []incident{
 		alerts:  []string{"RequestMemoryExhausted", "BoundsClosePeers"},
 		metric:  `request_failures_total{reason="overload"}`,
 		log:     []string{"request failed", "overload"},
-		problem: "memory", why: "the memory for requests is exhausted",
+		problem: "memory", why: "the memory budget for requests is exhausted",
 	},
 	{
 		name: "readiness: probe fails", app: func(p *pod) { p.app.Close() },
@@ -269,7 +269,7 @@ var incidents = []incident{
 		alerts:  []string{"ReadinessFlaps"},
 		metric:  "readiness_flaps_total",
 		log:     []string{"status 503", "the user container is not ready"},
-		problem: "readiness-flaps", why: "the readiness of the application changes often",
+		problem: "readiness-flaps", why: "the readiness of the application changes frequently",
 	},
 	{
 		name: "certificate: expired", app: ok,
@@ -283,7 +283,7 @@ var incidents = []incident{
 		name: "certificate: not valid yet", app: ok,
 		settings: withCertificate(validity{time.Hour, 72 * time.Hour}),
 		log:      []string{"the certificate", "in use is not valid"},
-		problem:  "tls", why: "not valid before",
+		problem:  "tls", why: "not valid until",
 		silent: map[string]string{
 			"alert":  "The certificate becomes valid without an action.",
 			"metric": "The only metric of the certificate is its expiry time.",
@@ -293,8 +293,8 @@ var incidents = []incident{
 		name: "certificate: wrong key", app: ok,
 		settings: withCertificate(valid),
 		provoke:  func(p *pod) { harness.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "tls.key"), []byte("x"), 0o600)) },
-		log:      []string{"certificate not in use"},
-		problem:  "tls", why: "the new certificate files are not used",
+		log:      []string{"failed to load certificate"},
+		problem:  "tls", why: "the new certificate files were not loaded",
 		silent: map[string]string{
 			"alert":  "The previous certificate is used. CertificateExpires fires a day before it expires.",
 			"metric": "The only metric of the certificate is its expiry time.",
@@ -308,7 +308,7 @@ var incidents = []incident{
 		},
 		metric:  `client_errors_total{error="tls-rejected"}`,
 		log:     []string{"because of a client error", "tls-rejected"},
-		problem: "bounds", why: "clients cause the error tls-rejected",
+		problem: "bounds", why: "client requests failed with the error tls-rejected",
 		silent: map[string]string{"alert": "The sidecar cannot distinguish a wrong certificate from a client without the CA."},
 	},
 	{
@@ -324,8 +324,8 @@ var incidents = []incident{
 		provoke:  pipeline,
 		alerts:   []string{"TelemetryIsLost"},
 		metric:   "spans_dropped_total",
-		log:      []string{"spans dropped", "connection refused"},
-		problem:  "spans-lost", why: "spans are lost",
+		log:      []string{"spans were dropped", "connection refused"},
+		problem:  "spans-lost", why: "spans are dropped",
 	},
 	{
 		name: "collector: hangs", app: respondQuickly,
@@ -337,8 +337,8 @@ var incidents = []incident{
 		provoke: pipeline,
 		alerts:  []string{"TelemetryIsLost"},
 		metric:  "spans_dropped_total",
-		log:     []string{"spans dropped", "deadline exceeded"},
-		problem: "spans-lost", why: "spans are lost",
+		log:     []string{"spans were dropped", "deadline exceeded"},
+		problem: "spans-lost", why: "spans are dropped",
 	},
 	{
 		name: "collector: slow", app: respondQuickly,
@@ -353,8 +353,8 @@ var incidents = []incident{
 		provoke: pipeline,
 		alerts:  []string{"TelemetryIsLost"},
 		metric:  "spans_dropped_total",
-		log:     []string{"spans dropped", "exports are too slow"},
-		problem: "spans-lost", why: "spans are lost",
+		log:     []string{"spans were dropped", "exports are too slow"},
+		problem: "spans-lost", why: "spans are dropped",
 	},
 	{
 		name: "other: standard output not read", app: respondQuickly, unreadOutput: true,
@@ -363,7 +363,7 @@ var incidents = []incident{
 		alerts:   []string{"TelemetryIsLost"},
 		metric:   "log_lines_dropped_total",
 		log:      []string{"request log", "lines dropped"},
-		problem:  "log-lost", why: "lines of the request log are lost",
+		problem:  "log-lost", why: "request log lines are dropped",
 	},
 	{
 		name: "other: limit of the HTTP engine", settings: env("MAX_HEADER_BYTES=4096"), app: ok,
@@ -374,8 +374,8 @@ var incidents = []incident{
 		},
 		alerts:  []string{"BoundsClosePeers"},
 		metric:  `bounds_total{bound="header-section"}`,
-		log:     []string{"a bound closed a request", "header-section"},
-		problem: "bounds", why: "a peer exceeds the bound header-section",
+		log:     []string{"bound exceeded; closed a request", "header-section"},
+		problem: "bounds", why: "a peer exceeded the bound header-section",
 	},
 	{
 		name: "other: drain too long", settings: env("DRAIN_DEADLINE=10m", "DRAIN_STREAMS=wait"),

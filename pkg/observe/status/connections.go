@@ -30,12 +30,12 @@ const (
 
 // action returns the action that raises the limit.
 func (s LimitSource) action() string {
-	raise := "Raise " + string(SourceSetting)
+	raise := "Increase " + string(SourceSetting)
 	switch s {
 	case SourceMemory:
-		raise = "Raise the memory limit of the sidecar, or set " + string(SourceSetting)
+		raise = "Increase the memory limit of the sidecar, or set " + string(SourceSetting)
 	case SourceFiles:
-		raise = "Raise the limit on open files"
+		raise = "Increase the limit on open files"
 	}
 	return "Idle connections are closed. " + raise + "."
 }

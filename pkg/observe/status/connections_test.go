@@ -31,9 +31,9 @@ func limited(ago time.Duration) *Board {
 
 func TestClientsProblemNamesSourceOfLimit(t *testing.T) {
 	for source, want := range map[LimitSource][2]string{ // end of the numbers, and action
-		SourceSetting: {"; source of the limit: MAX_CONNECTIONS", "Idle connections are closed. Raise MAX_CONNECTIONS."},
-		SourceMemory:  {"; source of the limit: memory limit", "Idle connections are closed. Raise the memory limit of the sidecar, or set MAX_CONNECTIONS."},
-		SourceFiles:   {"; limit on open files: 1024", "Idle connections are closed. Raise the limit on open files."},
+		SourceSetting: {"; source of the limit: MAX_CONNECTIONS", "Idle connections are closed. Increase MAX_CONNECTIONS."},
+		SourceMemory:  {"; source of the limit: memory limit", "Idle connections are closed. Increase the memory limit of the sidecar, or set MAX_CONNECTIONS."},
+		SourceFiles:   {"; limit on open files: 1024", "Idle connections are closed. Increase the limit on open files."},
 	} {
 		b := limited(time.Second)
 		c := b.sources.Connections()

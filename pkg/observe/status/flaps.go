@@ -36,6 +36,6 @@ func checkFlaps(e *evidence) (m match, ok bool) {
 	last := times[len(times)-1]
 	return match{
 		confidence: recentness(e.now, last), since: times[0],
-		numbers: fmt.Sprintf("%d times in the last 15 minutes, the last one %v ago", len(times), brief(e.now.Sub(last))),
+		numbers: fmt.Sprintf("%d times in the last 15 minutes, most recently %v ago", len(times), brief(e.now.Sub(last))),
 	}, true
 }

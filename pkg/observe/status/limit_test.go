@@ -19,7 +19,7 @@ func TestWhyPrintsSettledLimit(t *testing.T) {
 	harness.Equal(t, b.snapshot().Adaptive, nil, "adaptive state of a fixed limit")
 	state := observation.LimitState{Limit: 9, Base: 8, Reason: observation.LimitMeasuring, Missing: "a comparison"}
 	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
-	checkScreen(t, b.text(), "; the limit is adaptive: measuring; not settled: a comparison")
+	checkScreen(t, b.text(), "; the limit is adaptive: measuring; not settled because a comparison")
 	state.Settled, state.Missing = 8, ""
 	state.Reason = observation.LimitNoAnswers // the text differs from the JSON value
 	checkScreen(t, b.text(), "; the limit is adaptive: no answers; settled at 8")

@@ -80,7 +80,7 @@ type match struct {
 // cause of the others.
 var rules = [...]rule{
 	{"not-http", NotHTTP,
-		"Set USER_PORT to the port for HTTP. Databases and TLS servers are not supported.",
+		"Set USER_PORT to the HTTP port of the application. Databases and TLS servers are not supported.",
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotHTTP }},
 	{"not-listening", NotListening,
 		"Check the address and port of the application, and USER_PORT.",
@@ -88,52 +88,52 @@ var rules = [...]rule{
 	{"tls", "the TLS certificate is not valid",
 		"Renew the certificate. Check its issuer and the files in TLS_CERT_DIR.",
 		checkTLS},
-	{"resources", "the sidecar has no resources for connections", "", checkShortage},
+	{"resources", "the sidecar cannot open more connections", "", checkShortage},
 	{"app-hangs", "the application does not respond",
 		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
 		checkHang},
 	{"not-ready", "the readiness probe fails",
-		"Fix the application or the probe. After a rollout, roll back.",
+		"Fix the application or the probe. If the failures started after a rollout, undo the rollout.",
 		checkReadiness},
-	{"readiness-flaps", "the readiness of the application changes often",
-		"Check whether the application fails under load. Otherwise, make the probe less strict.",
+	{"readiness-flaps", "the readiness of the application changes frequently",
+		"Check whether the application fails under load. If it does not, make the probe less strict.",
 		checkFlaps},
 	{"app-fails", "the application is unreachable or closes connections",
-		"Look for restarts and a lack of memory (kubectl describe pod). Read the log of the application.",
+		"Check whether the container was restarted or ran out of memory (kubectl describe pod). Check the application log.",
 		failures(observation.AppUnreachable, observation.AppReset, observation.AppGarbage)},
 	{"app-errors", "the application returns errors",
-		"Read the log of the application. Check its dependencies. After a rollout, roll back.",
+		"Check the application log and the dependencies of the application. If the errors started after a rollout, undo the rollout.",
 		checkErrors},
 	{"timeouts", "requests exceed a timeout of the sidecar",
-		"If requests wait in the queue, add pods. Otherwise, correct the application or raise the timeout.",
+		"If requests wait in the queue, add pods. Otherwise, fix the application or increase the timeout.",
 		failures(observation.RequestTimeout, observation.ResponseStartTimeout, observation.IdleTimeout)},
 	{slow, "the application is slow",
-		"Check the CPU and the memory of the application, and its dependencies. Add pods if the load is too high.",
+		"Check the CPU and memory usage of the application, and its dependencies. If the load is too high, add pods.",
 		checkSlow},
 	{"limit-low", "the concurrency limit is too low",
-		"Raise CONTAINER_CONCURRENCY if the application has free CPU and memory. Otherwise, add pods.",
+		"If the application has spare CPU and memory, increase CONTAINER_CONCURRENCY. Otherwise, add pods.",
 		checkLimit},
 	{rejected, "requests are rejected because the queue is full",
-		"Add pods, or raise the concurrency limit if the application has free CPU and memory.",
+		"Add pods. If the application has spare CPU and memory, you can increase the concurrency limit instead.",
 		rejections(observation.QueueFull, observation.QueueTimeout)},
-	{exhausted, "the memory for requests is exhausted",
-		"Raise the memory limit of the sidecar, or add pods. Check whether a client sends unusual requests.",
+	{exhausted, "the memory budget for requests is exhausted",
+		"Increase the memory limit of the sidecar, or add pods. Check whether a client sends unusual requests.",
 		checkMemory},
 	{"queue-wait", "requests wait in the queue for a long time",
-		"Add pods, or lower the target of the autoscaler.",
+		"Add pods, or reduce the target of the autoscaler.",
 		checkQueue},
 	{"client-connections", "", "", checkClients},
 	{"app-connections", "",
-		"Raise the limit on open files.",
+		"Increase the limit on open files.",
 		func(e *evidence) (match, bool) {
 			return e.poolReached("connections to the user container", &e.connections.App, SourceFiles)
 		}},
-	{"bounds", "a peer exceeds a bound", "", checkBounds},
-	{"log-lost", "lines of the request log are lost",
-		"Check what reads standard output. Set REQUEST_LOG_SAMPLE or REQUEST_LOG_ERRORS_ONLY.",
+	{"bounds", "a peer exceeded a bound", "", checkBounds},
+	{"log-lost", "request log lines are dropped",
+		"Check the process that reads the standard output. To write fewer lines, set REQUEST_LOG_SAMPLE or REQUEST_LOG_ERRORS_ONLY.",
 		losses(lostLines, "line")},
-	{"spans-lost", "spans are lost",
-		"Check the collector and its address. The log of the sidecar contains the error. Lower the sampling rate.",
+	{"spans-lost", "spans are dropped",
+		"Check the collector and its address. The sidecar log contains the error. If the collector is overloaded, reduce the sampling rate.",
 		losses(lostSpans, "span")},
 }
 
@@ -305,8 +305,8 @@ func checkTLS(e *evidence) (m match, ok bool) {
 		return m, false
 	case t.On:
 		return match{
-			confidence: medium, numbers: t.Error, problem: "the new certificate files are not used",
-			action: "Correct the files in TLS_CERT_DIR and QUEUE_PROXY_TLS_CLIENT_CA. The previous certificate is still in use.",
+			confidence: medium, numbers: t.Error, problem: "the new certificate files were not loaded",
+			action: "Fix the files in TLS_CERT_DIR and QUEUE_PROXY_TLS_CLIENT_CA. The previous certificate is still in use.",
 		}, true
 	}
 	return match{
@@ -456,7 +456,7 @@ func checkLimit(e *evidence) (m match, ok bool) {
 	m.numbers = e.queueNumbers()
 	if e.adaptive != nil {
 		m.confidence = medium
-		m.numbers += "; the adaptive limit has its maximum"
+		m.numbers += "; the adaptive limit is at its maximum"
 		return m, e.adaptive.Reason == observation.LimitCeiling
 	}
 	free, full := e.board.queueEffectLocked()
@@ -511,7 +511,7 @@ func checkMemory(e *evidence) (m match, ok bool) {
 	if e.memory == nil || float64(e.memory.Used) < memoryShare*float64(e.memory.Limit) {
 		return m, false
 	}
-	return match{confidence: high, problem: "the memory budget is nearly exhausted",
+	return match{confidence: high, problem: "the memory budget is almost exhausted",
 		numbers: fmt.Sprintf("%s of %s", megabytes(e.memory.Used), megabytes(e.memory.Limit))}, true
 }
 
@@ -526,12 +526,12 @@ func checkBounds(e *evidence) (m match, ok bool) {
 			continue
 		}
 		if len(all) == 0 {
-			m = match{confidence: recentness(e.now, s.Last), since: s.Last, action: s.Cause, problem: "a peer exceeds the bound " + s.Label}
+			m = match{confidence: recentness(e.now, s.Last), since: s.Last, action: s.Cause, problem: "a peer exceeded the bound " + s.Label}
 			if s.Name.IsError() {
-				m.problem = "clients cause the error " + s.Label
+				m.problem = "client requests failed with the error " + s.Label
 			}
 		}
-		text := fmt.Sprintf("%s: closed %s in the last hour, the last one %v ago, peer %s",
+		text := fmt.Sprintf("%s: closed %s in the last hour, most recently %v ago, peer %s",
 			s.Label, message.Count(s.Recent, string(s.Closes)), brief(e.now.Sub(s.Last)), s.Peer)
 		if s.Error != "" {
 			text += " (" + s.Error + ")"
@@ -582,7 +582,7 @@ func (e *evidence) poolReached(name string, p *bound.Pool, source LimitSource) (
 	return match{
 		confidence: recentness(e.now, p.Reached), since: p.Reached,
 		problem: fmt.Sprintf("%s: limit of %d reached", name, p.Limit),
-		numbers: fmt.Sprintf("%d open, %d waiting, %d evicted, total wait %v; reached %v ago; %s",
+		numbers: fmt.Sprintf("%d open, %d waiting, %d evicted, waited %v in total; reached %v ago; %s",
 			p.Open, p.Waiting, p.Evicted, brief(time.Duration(p.Waited*float64(time.Second))), brief(e.now.Sub(p.Reached)), origin),
 	}, true
 }
@@ -598,8 +598,8 @@ func checkShortage(e *evidence) (m match, ok bool) {
 	}
 	return match{
 		confidence: confidence, since: s.Time,
-		problem: fmt.Sprintf("no %s left for connections", s.Resource),
-		numbers: fmt.Sprintf("%d times since the start, the last one %v ago (%s: %s)", s.Count, brief(e.now.Sub(s.Time)), s.Operation, s.Error),
+		problem: fmt.Sprintf("no %s available for connections", s.Resource),
+		numbers: fmt.Sprintf("%d times since the start, most recently %v ago (%s: %s)", s.Count, brief(e.now.Sub(s.Time)), s.Operation, s.Error),
 		action:  s.Hint,
 	}, true
 }

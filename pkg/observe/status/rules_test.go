@@ -113,7 +113,7 @@ var ruleTests = []ruleTest{
 		b.sources.TLS = func() TLS {
 			return TLS{On: true, Port: 8112, Names: []string{"a.example"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
 		}
-	}, "on, port 8112, certificate for a.example, expired 1h0m0s ago (1999-12-31 23:00 UTC), clients reject it", high, time.Hour},
+	}, "on, port 8112, certificate for a.example, expired 1h0m0s ago (1999-12-31 23:00 UTC), rejected by clients", high, time.Hour},
 	{"missing key", "tls", func(b *Board) {
 		b.sources.TLS = func() TLS { return TLS{Error: "tls.key: no such file"} }
 		b.sampled(2, func() {})
@@ -152,7 +152,7 @@ var ruleTests = []ruleTest{
 			time.Sleep(4 * time.Minute)
 			b.BecameUnready()
 		}
-	}, "4 times in the last 15 minutes, the last one 0s ago", medium, 12 * time.Minute},
+	}, "4 times in the last 15 minutes, most recently 0s ago", medium, 12 * time.Minute},
 	{"crashes", "app-fails", func(b *Board) {
 		b.sampled(60, func() { b.observe(18, observation.OK, time.Millisecond) })
 		b.sampled(30, func() {
@@ -219,17 +219,17 @@ var ruleTests = []ruleTest{
 		"p99 1s in the queue, p50 108ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
 	{"local ports", "resources", func(b *Board) {
 		b.sources.Connections = limited(5 * time.Second).sources.Connections
-	}, "3 times since the start, the last one 5s ago (connection to the user container: cannot assign requested address)", high, 5 * time.Second},
+	}, "3 times since the start, most recently 5s ago (connection to the user container: cannot assign requested address)", high, 5 * time.Second},
 	{"connections of clients", "client-connections", func(b *Board) {
 		c := limited(5 * time.Minute).sources.Connections()
 		b.sources.Connections = func() Connections {
 			return Connections{OpenFilesLimit: 1024, Clients: c.Clients, ClientsLimit: SourceFiles}
 		}
-	}, "345 open, 1 waiting, 0 evicted, total wait 0s; reached 5m0s ago; limit on open files: 1024", low, 5 * time.Minute},
+	}, "345 open, 1 waiting, 0 evicted, waited 0s in total; reached 5m0s ago; limit on open files: 1024", low, 5 * time.Minute},
 	{"connections to the app", "app-connections", func(b *Board) {
 		c := limited(5 * time.Second).sources.Connections()
 		b.sources.Connections = func() Connections { return Connections{App: c.App} }
-	}, "300 open, 7 waiting, 0 evicted, total wait 0s; reached 5s ago; no limit on open files", medium, 5 * time.Second},
+	}, "300 open, 7 waiting, 0 evicted, waited 0s in total; reached 5s ago; no limit on open files", medium, 5 * time.Second},
 	{"connections to the app for 40 minutes", "app-connections", func(b *Board) {
 		c := limited(0).sources.Connections()
 		b.sources.Connections = func() Connections {
@@ -237,11 +237,11 @@ var ruleTests = []ruleTest{
 			return Connections{App: c.App}
 		}
 		b.sampled(2400, func() {})
-	}, "300 open, 7 waiting, 0 evicted, total wait 0s; reached 0s ago; no limit on open files", medium, 2399 * time.Second},
+	}, "300 open, 7 waiting, 0 evicted, waited 0s in total; reached 0s ago; no limit on open files", medium, 2399 * time.Second},
 	{"control frames for 5 minutes", "bounds", func(b *Board) {
 		b.sources.Bounds = bound.NewRecorder()
 		b.sampled(300, func() { b.sources.Bounds.Hit(bound.ControlFrames, "10.0.0.1:1234") })
-	}, "h2-control-frames: closed 300 connections in the last hour, the last one 1s ago, peer 10.0.0.1:1234", medium, 291 * time.Second},
+	}, "h2-control-frames: closed 300 connections in the last hour, most recently 1s ago, peer 10.0.0.1:1234", medium, 291 * time.Second},
 	{"control frames", "bounds", func(b *Board) {
 		b.sources.Bounds = bound.NewRecorder()
 		b.sources.Bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")
@@ -255,9 +255,9 @@ var ruleTests = []ruleTest{
 		}
 		b.sources.Bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")
 		time.Sleep(3 * time.Second)
-	}, "h2-control-frames: closed 12 connections in the last hour, the last one 3s ago, peer 10.0.0.1:1234; " +
-		"h2-concurrent-streams: closed 10 streams in the last hour, the last one 3s ago, peer 10.0.0.2:1234", medium, 3 * time.Second},
-	{"rejected certificate", "bounds", (*Board).rejectCertificates, "tls-rejected: closed 12 connections in the last hour, the last one 0s ago, peer 10.0.0.1:1234 (unknown CA)", medium, 0},
+	}, "h2-control-frames: closed 12 connections in the last hour, most recently 3s ago, peer 10.0.0.1:1234; " +
+		"h2-concurrent-streams: closed 10 streams in the last hour, most recently 3s ago, peer 10.0.0.2:1234", medium, 3 * time.Second},
+	{"rejected certificate", "bounds", (*Board).rejectCertificates, "tls-rejected: closed 12 connections in the last hour, most recently 0s ago, peer 10.0.0.1:1234 (unknown CA)", medium, 0},
 	{"blocked output", "log-lost", func(b *Board) {
 		b.sources.Lost = func() (uint64, uint64) { return 12, 0 }
 		b.sampled(3, func() {})
@@ -273,7 +273,7 @@ func TestClientErrorIsNotReportedAsBound(t *testing.T) {
 	b.rejectCertificates()
 	problems := b.snapshot().Problems
 	harness.Equal(t, len(problems), 1, "problems")
-	harness.Equal(t, problems[0].Problem, "clients cause the error tls-rejected", "problem")
+	harness.Equal(t, problems[0].Problem, "client requests failed with the error tls-rejected", "problem")
 }
 
 func TestRulesFindProblems(t *testing.T) {
@@ -357,7 +357,7 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 		b.sampled(400, func() {}) // no requests, and a long download
 		s := b.snapshot()
 		harness.Equal(t, len(s.Problems), 0, s.Problem)
-		checkScreen(t, s.text(), "no problem found")
+		checkScreen(t, s.text(), "no problems found")
 	})
 }
 

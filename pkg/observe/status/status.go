@@ -161,11 +161,11 @@ type totals map[string]uint64
 // Problems that are reported if the pod is ready although all requests fail.
 const (
 	// NotHTTP is the problem of a port that passes a TCP probe and does not support HTTP.
-	NotHTTP = "the user container does not speak HTTP"
+	NotHTTP = "the user container is not an HTTP server"
 
 	// NotListening is the problem of a probe that passes at another address or port, although
 	// connections to localhost are refused.
-	NotListening = "the user container does not listen on localhost, where requests are sent"
+	NotListening = "the user container does not listen on localhost"
 )
 
 // problems lists all problems.

@@ -391,7 +391,7 @@ func testWhyPrintsState(t *testing.T) {
 		ready bool
 		want  []string
 	}{
-		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "7 attempts", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory of requests: 1.5 MiB of 24.0 MiB"}},
+		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "7 attempts", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory used by requests: 1.5 MiB of 24.0 MiB"}},
 		"ready":    {board(observation.Readiness{Phase: observation.PhaseReady, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop"}},
 		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining"}},
 		"draining": {board(observation.Readiness{Phase: observation.PhaseReady}, Drain{Draining: true, Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is terminating; 4 in flight, remaining requests are aborted in 20s"}},
@@ -433,7 +433,7 @@ func TestResponsesWithoutHTTPAreProblem(t *testing.T) {
 	}
 	s := b.snapshot()
 	harness.Equal(t, s.Problem, NotHTTP)
-	harness.Contains(t, s.text(), "problem: the user container does not speak HTTP\n")
+	harness.Contains(t, s.text(), "problem: the user container is not an HTTP server\n")
 	b.Observe(newObservation(observation.OK, time.Second))
 	harness.Equal(t, b.problem(true), "", "problem after an HTTP response")
 	fresh := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})

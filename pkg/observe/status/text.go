@@ -30,7 +30,7 @@ func (s *snapshot) text() string {
 		}
 		t.add(2, "  action: "+p.Action)
 	} else if s.Ready {
-		t.add(1, "no problem found")
+		t.add(1, "no problems found")
 	}
 	if len(s.Problems) > 1 {
 		var others []string
@@ -48,7 +48,7 @@ func (s *snapshot) text() string {
 		t.add(2, "TLS: "+s.TLS.Text)
 	}
 	if m := s.Memory; m != nil {
-		t.add(1, fmt.Sprintf("memory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit)))
+		t.add(1, fmt.Sprintf("memory used by requests: %s of %s", megabytes(m.Used), megabytes(m.Limit)))
 	}
 	if len(s.Warnings) > 0 {
 		t.add(2, "warning: "+strings.Join(s.Warnings, "; "))
@@ -174,7 +174,7 @@ func (s *snapshot) loadText() string {
 // limitText returns the state of an adaptive limit.
 func limitText(l *observation.LimitState) string {
 	if l.Settled == 0 {
-		return fmt.Sprintf("%s; not settled: %s", l.Reason.Words(), l.Missing)
+		return fmt.Sprintf("%s; not settled because %s", l.Reason.Words(), l.Missing)
 	}
 	return fmt.Sprintf("%s; settled at %d", l.Reason.Words(), l.Settled)
 }

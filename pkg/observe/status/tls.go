@@ -68,15 +68,15 @@ func (t *TLS) describe(now time.Time) {
 		until, from := t.NotAfter.UTC().Format(layout), t.NotBefore.UTC().Format(layout)
 		switch t.Validity {
 		case certificateExpired:
-			fmt.Fprintf(&b, "expired %s ago (%s), clients reject it", rounded(now.Sub(t.NotAfter)), until)
+			fmt.Fprintf(&b, "expired %s ago (%s), rejected by clients", rounded(now.Sub(t.NotAfter)), until)
 		case certificateNotYetValid:
-			fmt.Fprintf(&b, "not valid before %s (in %s)", from, rounded(t.NotBefore.Sub(now)))
+			fmt.Fprintf(&b, "not valid until %s (in %s)", from, rounded(t.NotBefore.Sub(now)))
 		default:
 			fmt.Fprintf(&b, "expires in %s (%s)", rounded(t.NotAfter.Sub(now)), until)
 		}
 	}
 	if t.ClientCertificates {
-		b.WriteString(", clients must have a certificate")
+		b.WriteString(", client certificate required")
 	}
 	if t.Error != "" {
 		fmt.Fprintf(&b, "; error: %s", t.Error)

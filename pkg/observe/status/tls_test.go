@@ -31,9 +31,9 @@ func TestTLSText(t *testing.T) {
 		{TLS{}, "", "off, no certificate"},
 		{TLS{Error: "tls.key: no such file"}, "", "off; error: tls.key: no such file"},
 		{certificate(-time.Hour, 90*time.Minute), "valid", "on, port 8112, certificate for app.example, 10.0.0.1, expires in 1h30m0s (2026-01-10 13:30 UTC)"},
-		{certificate(-2*time.Hour, -time.Hour), "expired", "on, port 8112, certificate for app.example, 10.0.0.1, expired 1h0m0s ago (2026-01-10 11:00 UTC), clients reject it"},
-		{certificate(50*time.Hour, 90*time.Hour), "not-yet-valid", "on, port 8112, certificate for app.example, 10.0.0.1, not valid before 2026-01-12 14:00 UTC (in 2 days)"},
-		{failed, "valid", "on, port 8112, certificate for app.example, 10.0.0.1, expires in 90 days (2026-04-10 12:00 UTC), clients must have a certificate; error: tls.crt: no PEM block"},
+		{certificate(-2*time.Hour, -time.Hour), "expired", "on, port 8112, certificate for app.example, 10.0.0.1, expired 1h0m0s ago (2026-01-10 11:00 UTC), rejected by clients"},
+		{certificate(50*time.Hour, 90*time.Hour), "not-yet-valid", "on, port 8112, certificate for app.example, 10.0.0.1, not valid until 2026-01-12 14:00 UTC (in 2 days)"},
+		{failed, "valid", "on, port 8112, certificate for app.example, 10.0.0.1, expires in 90 days (2026-04-10 12:00 UTC), client certificate required; error: tls.crt: no PEM block"},
 		{unnamed, "valid", "on, port 8112, certificate for CN=app, expires in 1h0m0s (2026-01-10 13:00 UTC)"},
 	} {
 		c.state.describe(now)
@@ -80,7 +80,7 @@ func TestTLSProblemNamesCause(t *testing.T) {
 	}{
 		{func(s *TLS) { s.On, s.Error = false, "listen: address already in use" }, high, "TLS is not served"},
 		{func(s *TLS) { *s = TLS{Error: "tls.key: no such file"} }, high, "TLS is not served"},
-		{func(s *TLS) { s.Error = "ca.crt: no PEM block" }, medium, "the new certificate files are not used"},
+		{func(s *TLS) { s.Error = "ca.crt: no PEM block" }, medium, "the new certificate files were not loaded"},
 		{func(s *TLS) { s.NotAfter = now.Add(-time.Minute) }, high, "the TLS certificate is not valid"},
 		{func(s *TLS) { s.NotBefore = now.Add(time.Minute) }, high, "the TLS certificate is not valid"},
 		{func(s *TLS) { s.NotAfter, s.Error = now.Add(-time.Minute), "tls.crt: no PEM block" }, high, "the TLS certificate is not valid"},
