@@ -25,7 +25,7 @@ func (in *injection) warnOfPodAddress() error {
 		return nil
 	}
 	if where, name := referenceTo(app, addresses); where != "" {
-		in.warn("container %s: %s contains $(%s), the address of the pod; the application must also listen on the loopback address",
+		in.warn("container %s: %s contains $(%s), the address of the pod, but the application must also listen on the loopback address",
 			in.app.Name, where, name)
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 
 func TestPodAddressInCommandLineIsReported(t *testing.T) {
 	const podIP = `{"name":"POD_IP","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}}`
-	const hint = "$(POD_IP), the address of the pod; the application must also listen on the loopback address"
+	const hint = "$(POD_IP), the address of the pod, but the application must also listen on the loopback address"
 	for name, c := range map[string]struct{ container, want string }{
 		"args":                {`"args":["--listen=$(POD_IP):8080"],"env":[` + podIP + `]`, "args contains " + hint},
 		"command":             {`"command":["serve","$(POD_IP)"],"env":[` + podIP + `]`, "command contains " + hint},

@@ -29,18 +29,18 @@ func Advise(template any) []string {
 					where, strings.Join(missing, " and "))
 			}
 			if timeout, period := cmp.Or(p.TimeoutSeconds, defaultTimeout), cmp.Or(p.PeriodSeconds, defaultPeriod); timeout > period {
-				say("%s has timeoutSeconds %d but periodSeconds %d: a slow response delays the next probe; the detection of a failure can take %d s",
+				say("%s has timeoutSeconds %d but periodSeconds %d: slow responses delay the next probe, and a failure may be detected only after %d s",
 					where, timeout, period, timeout*max(p.FailureThreshold, defaultFailures))
 			}
 			if p.name == "readiness" && p.Exec != nil {
-				say("%s runs a command, so the kubelet continues to run it; the sidecar could run an HTTP, TCP or gRPC probe", where)
+				say("%s runs a command, which the kubelet continues to run; use an HTTP, TCP or gRPC probe, which the sidecar can run", where)
 			}
 		}
 		if l, r := c.LivenessProbe, c.ReadinessProbe; l != nil && r != nil && sameRequest(l, r, c) {
-			say("container %s: the liveness probe is the same as the readiness probe; the application is restarted if it is overloaded", c.Name)
+			say("container %s: the liveness probe is the same as the readiness probe, so an overloaded application is restarted", c.Name)
 		}
 		if c.LivenessProbe != nil && c.StartupProbe == nil && c.LivenessProbe.InitialDelaySeconds >= 30 {
-			say("container %s: the liveness probe has initialDelaySeconds %d; a startup probe ends as soon as the application has started", c.Name, c.LivenessProbe.InitialDelaySeconds)
+			say("container %s: the liveness probe has initialDelaySeconds %d; use a startup probe, which ends when the application has started", c.Name, c.LivenessProbe.InitialDelaySeconds)
 		}
 	}
 	return all

@@ -51,7 +51,7 @@ func (in *injection) checkPortName() error {
 		return nil
 	}
 	if later := slices.IndexFunc(others[i+1:], named); later >= 0 {
-		return refuse(PortTaken, "port name %s: the sidecar requires the name, but the name is already used by container %s; rename one of the ports", in.port.Name, others[i+1+later].Name)
+		return refuse(PortTaken, "port name %s: the name is required by the sidecar, but it is already used by container %s; rename one of the ports", in.port.Name, others[i+1+later].Name)
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func overTCP(p corev1.ContainerPort) bool {
 // sidecar sends plain HTTP to the application.
 func (in *injection) checkPlainText() error {
 	if probedOverTLS(in.app, in.port) {
-		return refuse(SpeaksTLS, "a probe of container %s uses HTTPS on port %d, but the sidecar sends plain HTTP to the application; select a plain HTTP port with the option %s",
+		return refuse(SpeaksTLS, "a probe of container %s uses HTTPS on port %d, but the sidecar sends plain HTTP to the application; use the option %s to select a port for plain HTTP",
 			in.app.Name, in.port.ContainerPort, portOption)
 	}
 	if tlsName.MatchString(in.port.Name) {
@@ -133,7 +133,7 @@ func (in *injection) choosePorts() error {
 			n += portOffset
 		}
 		if by := user(n); by != "" {
-			return refuse(PortTaken, "port %d is used by %s; set the option %s to another port", n, by, want.option)
+			return refuse(PortTaken, "port %d is already used by %s; set the option %s to another port", n, by, want.option)
 		}
 		taken[n] = "the sidecar's " + want.option
 		*to[i] = n
@@ -211,7 +211,7 @@ func (in *injection) swapPort() error {
 		renamed = fmt.Sprintf("user-port-%d", i)
 	}
 	in.set(renamed, "spec", "containers", in.app.Name, "ports", old, "name")
-	in.note("port %d of the sidecar takes over the name %s of application port %d, which is renamed to %s; Services with targetPort %s need no change",
+	in.note("port %d of the sidecar takes the name %s of application port %d, which is renamed to %s; Services with targetPort %s do not change",
 		in.ports.serving, old, in.port.ContainerPort, renamed, old)
 	if in.native {
 		in.note("before Kubernetes 1.33, change targetPort %s of Services to %d, because they cannot use named ports of init containers", old, in.ports.serving)
@@ -220,7 +220,7 @@ func (in *injection) swapPort() error {
 		path := slices.Concat([]string{"spec", "containers", in.app.Name}, strings.Split(place, "."), []string{"port"})
 		if At(in.object, path...) == old {
 			in.set(in.port.ContainerPort, path...)
-			in.note("the port of %s is replaced by its number, because the name refers to the sidecar", place)
+			in.note("the port name in %s is replaced by the port number, because the name now refers to the sidecar", place)
 		}
 	}
 	return nil

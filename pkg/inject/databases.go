@@ -118,7 +118,7 @@ func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Conta
 
 // sign returns the sign for a port in a container with the image.
 func (r *imageRow) sign(c *corev1.Container) sign {
-	return sign{imageProtocols[r.kind], fmt.Sprintf("its image is %.100s (%s)", c.Image, r.reason)}
+	return sign{imageProtocols[r.kind], fmt.Sprintf("the image is %.100s (%s)", c.Image, r.reason)}
 }
 
 // helperNames are names of containers that support the main container of a pod.
@@ -134,7 +134,7 @@ func helps(c *corev1.Container, labels map[string]string) string {
 		return ""
 	}
 	if helperNames.MatchString(c.Name) {
-		return "the name of container " + c.Name + " is the name of a helper"
+		return "the name of container " + c.Name + " is typical of a helper"
 	}
 	for _, r := range images {
 		if (r.kind == imageHelper || r.kind == imageProxy) && r.image.MatchString(c.Image) {

@@ -91,7 +91,7 @@ func (in *injection) chooseApp() error {
 	in.app, in.port, in.found = chosen.container, chosen.port, chosen.found
 	in.out.Confidence = in.confidence(chosen)
 	if in.out.Confidence == Low && in.options.get(sureOption) == string(High) {
-		return refuse(Unsure, "port %s of container %s is selected with low confidence (%s), and the option %s requires %s; missing: %s; to select it: %s",
+		return refuse(Unsure, "port %s of container %s is selected with low confidence (%s), but the option %s requires %s; missing: %s; to select the port: %s",
 			describePort(in.port), in.app.Name, strings.Join(in.reasons(chosen), "; "), sureOption, High, in.out.Missing, remedy(portOption, decimal(in.port.ContainerPort)))
 	}
 	return nil
@@ -110,10 +110,10 @@ func (in *injection) eligible() ([]*corev1.Container, error) {
 		}
 	}
 	if len(all) == 0 && name == "" {
-		return nil, skip(NoPort, "all containers of the pod belong to a service mesh")
+		return nil, skip(NoPort, "all containers of the pod are proxies of a service mesh")
 	}
 	if len(all) == 0 {
-		return nil, refuse(WhichContainer, "no container is called %q; there are %s", name, strings.Join(names, ", "))
+		return nil, refuse(WhichContainer, "container %q does not exist; the containers are %s", name, strings.Join(names, ", "))
 	}
 	return all, nil
 }
@@ -127,7 +127,7 @@ func (in *injection) chooseNamedPort(containers []*corev1.Container) (*candidate
 	case len(all) == 0 && len(containers) > 1:
 		return nil, skip(NoPort, "no container declares TCP port %s; to select a container: %s", wanted, remedy(containerOption, containers[0].Name))
 	case len(all) == 0 && (err != nil || n < 1 || n > 65535):
-		return nil, refuse(WhichPort, "container %s has no TCP port called %q", containers[0].Name, wanted)
+		return nil, refuse(WhichPort, "container %s has no TCP port with the name %q", containers[0].Name, wanted)
 	case len(all) == 0:
 		return &candidate{container: containers[0], port: corev1.ContainerPort{ContainerPort: int32(n)}}, nil
 	}
@@ -299,19 +299,19 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 		for _, c := range containers {
 			n := s.Target.IntVal
 			if reaches := in.routes[route{c.Name, n}]; s.Target.StrVal == "" && len(reaches) > 0 {
-				add(c, n, "Service "+s.Service+" names it")
+				add(c, n, "Service "+s.Service+" uses the port")
 			}
 		}
 	}
 	for _, s := range in.unrouted {
-		add(nil, s.Target.IntVal, "Service "+s.Service+" names it")
+		add(nil, s.Target.IntVal, "Service "+s.Service+" uses the port")
 	}
 	if len(all) > 0 {
 		return all
 	}
 	for _, c := range containers {
 		if p := c.ReadinessProbe; p != nil && (p.HTTPGet == nil || !healthPath.MatchString(p.HTTPGet.Path)) {
-			add(c, probedPort(p), "the readiness probe uses it")
+			add(c, probedPort(p), "the readiness probe uses the port")
 		}
 	}
 	if len(all) > 0 {
@@ -337,7 +337,7 @@ func (in *injection) addHints(containers []*corev1.Container, add func(c *corev1
 	c := mains[0]
 	h := in.hintsOf(c)
 	for _, n := range slices.Sorted(maps.Keys(h.requests)) {
-		add(c, n, "a probe sends a request to it")
+		add(c, n, "a probe sends a request to the port")
 	}
 	for _, n := range slices.Sorted(maps.Keys(h.serves)) {
 		add(c, n, h.serves[n])
@@ -429,11 +429,11 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		pool = named
 		for _, c := range all {
 			if len(c.services) == 0 && c.sign.takesRequests() {
-				c.sign = sign{notForRequests, "Service " + named[0].services[0].Service + " names another port"}
+				c.sign = sign{notForRequests, "Service " + named[0].services[0].Service + " uses another port"}
 			}
 		}
 	case in.noTCP != "":
-		return nil, skip(NotHTTP, "the ports of Service %s are for %s, and the other Services do not have a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.remedyOf(all))
+		return nil, skip(NotHTTP, "the ports of Service %s are for %s, and the other Services have no TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.remedyOf(all))
 	case len(all) == 0:
 		return nil, in.skipNoPort(containers)
 	default:
@@ -517,7 +517,7 @@ func (in *injection) probedOther(selected *candidate) *candidate {
 		other := probedPort(p.Probe)
 		declares := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.ContainerPort == other })
 		if p.HTTPGet == nil && other != 0 && !declares {
-			return in.candidate(c, corev1.ContainerPort{ContainerPort: other}, "the "+p.name+" probe uses it")
+			return in.candidate(c, corev1.ContainerPort{ContainerPort: other}, "the "+p.name+" probe uses the port")
 		}
 	}
 	return nil
@@ -578,7 +578,7 @@ func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	}
 	for _, c := range all {
 		if !slices.Contains(others, c) {
-			c.sign = sign{notForRequests, "its name and the name of a flag or variable contain the word console"}
+			c.sign = sign{notForRequests, "the name of the port and the name of a flag or variable contain the word console"}
 		}
 	}
 	return others
@@ -669,7 +669,7 @@ func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 		return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.container == nil || c.container.Name != usual }), nil
 	}
 	in.out.Missing = "the container that receives the requests"
-	return nil, refuse(WhichContainer, "containers %s have ports for requests; select one: %s", strings.Join(names, " and "), in.flagsOf(all))
+	return nil, refuse(WhichContainer, "containers %s have ports for requests; select a container: %s", strings.Join(names, " and "), in.flagsOf(all))
 }
 
 // namesOf returns the names of the containers without duplicates. An unknown container has the name
@@ -710,16 +710,16 @@ func (in *injection) reasons(c *candidate) []string {
 		}
 	}
 	if in.options.get(portOption) != "" {
-		return []string{"the option " + portOption + " selects it"}
+		return []string{"the option " + portOption + " is set"}
 	}
 	for _, s := range c.services[:min(len(c.services), maxNamedServices)] {
 		switch {
 		case byAppProtocol("", s.AppProtocol).protocol == plainHTTP:
-			add("Service %s names it with appProtocol %s", s.Service, s.AppProtocol)
+			add("Service %s uses the port with appProtocol %s", s.Service, s.AppProtocol)
 		case s.Name != c.port.Name && byName("", s.Name).protocol == plainHTTP:
-			add("Service %s names it as %s", s.Service, s.Name)
+			add("Service %s uses the port with the name %s", s.Service, s.Name)
 		default:
-			add("Service %s names it", s.Service)
+			add("Service %s uses the port", s.Service)
 		}
 	}
 	switch {
@@ -751,7 +751,7 @@ func (in *injection) reasons(c *candidate) []string {
 		}
 	}
 	if c.uncertain {
-		add("but container %s does not declare it", c.container.Name)
+		add("but container %s does not declare the port", c.container.Name)
 	}
 	if c.row != nil && c.sign.takesRequests() {
 		add("but %s", c.row.sign(c.container).why)
@@ -783,7 +783,7 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 	}
 	var missing []string
 	if len(chosen.services) == 0 {
-		missing = append(missing, "a Service that names the port")
+		missing = append(missing, "a Service that uses the port")
 	}
 	if chosen.sign.protocol != plainHTTP || len(chosen.services) == 0 {
 		missing = append(missing, "a port name such as http")
@@ -907,7 +907,7 @@ func (in *injection) skipNotHTTP(all []*candidate) error {
 	const limit = 4
 	for _, c := range all {
 		if c.sign.takesRequests() {
-			c.sign = sign{notHTTP, "there is no evidence that the port is for HTTP, and another port is not for HTTP"}
+			c.sign = sign{notHTTP, "there is no evidence for HTTP on this port, and another port is not for HTTP"}
 		}
 	}
 	sorted := slices.Clone(all)
@@ -933,11 +933,11 @@ func probedOverTLS(c *corev1.Container, p corev1.ContainerPort) bool {
 
 // skipNoPort reports that nothing in the input names a port.
 func (in *injection) skipNoPort(containers []*corev1.Container) error {
-	in.out.Missing = "a declared port, or a Service that names a port"
+	in.out.Missing = "a declared port, or a Service that uses a port"
 	if len(in.placeholders) > 0 {
 		s := in.placeholders[0]
 		in.out.Missing = "a container that declares the port"
-		return skip(NoPort, "only the headless Service %s names port %d, and no container declares or uses the port; if the pod serves requests on this port: %s",
+		return skip(NoPort, "only the headless Service %s uses port %d, and no container declares or uses the port; if the pod serves requests on this port: %s",
 			s.Service, s.Target.IntVal, in.flagsForContainers(containers, s))
 	}
 	for _, c := range containers {
@@ -957,7 +957,7 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 		return skip(NoPort, "no container declares a TCP port, and no Service or readiness probe refers to a port; if the pod serves requests, set the flags --%[1]s and --%[2]s or the annotations %[3]s%[1]s and %[3]s%[2]s",
 			containerOption, portOption, Prefix)
 	}
-	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe refers to a port; if it serves requests, %s", containers[0].Name, in.remedyOf(nil))
+	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe refers to a port; if the container serves requests, %s", containers[0].Name, in.remedyOf(nil))
 }
 
 // skipHelpers returns the error for a pod in which only helpers have a port for requests. A
@@ -975,7 +975,7 @@ func (in *injection) skipHelpers(helpers []*candidate, containers []*corev1.Cont
 	if len(others) == 0 {
 		return skip(NoPort, "%s, and the pod has no main container; if the helper serves requests: %s", helpers[0].helper, in.flagsOf(helpers))
 	}
-	return skip(NoPort, "%s, and the other containers do not have a port for requests; if another container serves requests: %s; if the helper serves the requests: %s",
+	return skip(NoPort, "%s, and the other containers have no port for requests; if another container serves requests: %s; if the helper serves the requests: %s",
 		helpers[0].helper, strings.Join(others, " or "), in.flagsOf(helpers))
 }
 
@@ -992,7 +992,7 @@ func (in *injection) refuseWhichPort(all []*candidate) error {
 	case containers[0] != "":
 		which = "container " + containers[0] + " has"
 	}
-	return refuse(WhichPort, "%s the ports %s for requests; select one: %s", which, strings.Join(names, " and "), in.flagsOf(all))
+	return refuse(WhichPort, "%s the ports %s for requests; select a port: %s", which, strings.Join(names, " and "), in.flagsOf(all))
 }
 
 // remedy returns the flag and the annotation that set an option.

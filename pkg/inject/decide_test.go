@@ -490,7 +490,7 @@ func TestServiceCalledLikeContainer(t *testing.T) {
 func TestErrorForPeerPortContainsItsNameInService(t *testing.T) {
 	out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"name":"gossip","containerPort":1000}]}]}}`), nil, portsOf(t, `"name":"shop"`, `{"name":"web","port":1000}`)...)
 	harness.Equal(t, out.Reason, WhichPort)
-	harness.Contains(t, out.Text, "port gossip (1000) of container a has the name web in Service shop, but its name is gossip")
+	harness.Contains(t, out.Text, "port gossip (1000) of container a has the name web in Service shop, but the port name is gossip")
 }
 
 // If a probe uses HTTPS on the port, the port option cannot select it.
@@ -511,7 +511,7 @@ func TestErrorForPortsOfTwoContainers(t *testing.T) {
 	out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]},{"name":"b","ports":[{"name":"web","containerPort":9000}]}]}}`), nil,
 		portsOf(t, `"name":"shop"`, `{"name":"http","port":81,"targetPort":"http"},{"name":"web","port":82,"targetPort":"web"}`)...)
 	harness.Equal(t, out.Reason, WhichPort)
-	harness.Contains(t, out.Text, "the Services use the ports http (8080) and web (9000) for requests; select one: --container a --port 8080 (")
+	harness.Contains(t, out.Text, "the Services use the ports http (8080) and web (9000) for requests; select a port: --container a --port 8080 (")
 }
 
 func TestWarningForUnknownTargetPort(t *testing.T) {

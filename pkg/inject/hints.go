@@ -535,12 +535,12 @@ func allOf(words, these []string) bool {
 // If the name of the container is admin, the variable ADMIN_PORT contains the port for requests.
 func (h *hints) readListener(s parameter, container []string) {
 	if len(s.words) == 0 { // an address of socat
-		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s names it", s.name)})
+		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s contains the port", s.name)})
 		return
 	}
 	for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return r == ',' || r == ';' }) {
 		if m := listenURL.FindStringSubmatch(part); m != nil {
-			h.readURL(m[1], m[2], fmt.Sprintf("%.60s=%.60s names it", s.name, part))
+			h.readURL(m[1], m[2], fmt.Sprintf("%.60s=%.60s contains the port", s.name, part))
 		} else {
 			h.readAddress(s, part, container)
 		}
@@ -568,7 +568,7 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	if err == nil && slices.Contains(s.words, "console") {
 		h.consoles[int32(n)] = true
 	}
-	why := fmt.Sprintf("%.60s=%.60s names it", s.name, part)
+	why := fmt.Sprintf("%.60s=%.60s contains the port", s.name, part)
 	own := allOf(s.words, serveWords) || s.variable && slices.Equal(s.words[:len(s.words)-1], container)
 	switch {
 	case (own || anyOf(s.words, plainWords)) && loopback.MatchString(part):

@@ -29,11 +29,11 @@ var hinted = []struct{ fact, container, why string }{ // empty if the pod is inj
 	{"a flag for HTTP on the port number of a database", `"args":["--http-port=6379"],"ports":[{"containerPort":6379}]`, ""},
 	{"a port name overrides a flag", `"args":["--https-port=8080"],"ports":[{"containerPort":8080,"name":"http"}]`, ""},
 	{"a flag that contains no port", `"args":["--https-timeout=8080","--tls-max=8080"],"ports":[{"containerPort":8080}]`, ""},
-	{"a flag for metrics", `"args":["--metrics-bind-address=:8080"],"ports":[{"containerPort":8080}]`, "is not for requests: --metrics-bind-address=:8080 names it"},
+	{"a flag for metrics", `"args":["--metrics-bind-address=:8080"],"ports":[{"containerPort":8080}]`, "is not for requests: --metrics-bind-address=:8080 contains the port"},
 	{"a flag for the port of a health probe", `"args":["--health-probe-bind-address=:8081"],"ports":[{"containerPort":8081}],"readinessProbe":{"httpGet":{"port":8081}}`, "is not for requests"},
 	{"health checks on the port for requests", `"args":["--port=8080"],"env":[{"name":"HEALTH_PORT","value":"8080"}],"ports":[{"containerPort":8080}]`, ""},
 	{"metrics on a port named http", `"args":["--metrics-addr=:8080"],"ports":[{"containerPort":8080,"name":"http"}]`, ""},
-	{"a TCP relay", `"args":["tcp-listen:10000,fork","unix-connect:/x"],"ports":[{"containerPort":10000}]`, "tcp-listen:10000 names it"},
+	{"a TCP relay", `"args":["tcp-listen:10000,fork","unix-connect:/x"],"ports":[{"containerPort":10000}]`, "tcp-listen:10000 contains the port"},
 
 	{"a certificate and its key", pairOfFlags + `,"ports":[{"containerPort":8001,"name":"xds"},{"containerPort":8000,"name":"metrics"}]`, "port xds (8001) of container app is for TLS: --tls-cert-file configures TLS"},
 	{"a certificate and its key on a common port", pairOfFlags + `,"ports":[{"containerPort":8080}]`, "is for TLS"},
@@ -127,7 +127,7 @@ var hinted = []struct{ fact, container, why string }{ // empty if the pod is inj
 
 	{"a number that ends with 443", `"ports":[{"containerPort":10443}]`, "10443 is a port of HTTPS"},
 	{"a number that ends with 443 with the name http", `"ports":[{"containerPort":10443,"name":"http"}]`, ""},
-	{"the port name of a webhook", `"ports":[{"containerPort":9876,"name":"webhook-server"}]`, "its name is webhook-server"},
+	{"the port name of a webhook", `"ports":[{"containerPort":9876,"name":"webhook-server"}]`, "the port name is webhook-server"},
 }
 
 // Flags, variables, probe commands and certificates are evidence for the protocol of a port.

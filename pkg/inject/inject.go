@@ -86,11 +86,11 @@ var reasonDescriptions = map[string]string{
 	HasQueueProxy:   "the pods have a container named queue-proxy that was not injected.",
 	Knative:         "Knative adds its own queue-proxy to the pods.",
 	MirrorPod:       "the pods are static pods of a kubelet.",
-	HostNetwork:     "the pods use hostNetwork, which causes a conflict between the ports of sidecars on the same node.",
+	HostNetwork:     "the pods use hostNetwork, so their sidecar ports would conflict with other pods on the same node.",
 	Windows:         "the sidecar image supports only Linux.",
-	Ends:            "the restartPolicy is not Always, and the sidecar would keep the pods from completing; set the option mode=native.",
+	Ends:            "the restartPolicy is not Always, and the pods cannot complete while the sidecar is running; set the option mode=native.",
 	NoPort:          "no container declares a TCP port; set the options container and port.",
-	NotHTTP:         "no port appears to serve HTTP; set the option port.",
+	NotHTTP:         "no port seems to serve HTTP; set the option port.",
 	NotInjected:     "the object was not injected.",
 	NoPods:          "the object does not create pods.",
 	SecondStep:      "the Service must be rewritten after the rollout of its pods.",
@@ -104,8 +104,8 @@ var reasonDescriptions = map[string]string{
 	PortTaken:      "a port of the sidecar is already in use.",
 	BadProbe:       "a readiness probe is invalid.",
 	SpeaksTLS:      "the port of the application uses TLS, but the sidecar sends plain HTTP.",
-	BadStatus:      "the annotation " + StatusAnnotation + " was not written by an injection.",
-	Unsure:         "the evidence for the port is weaker than the option sure requires; name the port http, or set the option port.",
+	BadStatus:      "the annotation " + StatusAnnotation + " was not written by the injector.",
+	Unsure:         "the confidence of the port is lower than the option sure requires; name the port http, or set the option port.",
 	TooLarge:       "the pod is too large.",
 }
 
@@ -483,11 +483,11 @@ func (in *injection) readOptions(opts Options) error {
 func (in *injection) checkPod() error {
 	switch {
 	case in.pod.HostNetwork:
-		return skip(HostNetwork, "the pod uses hostNetwork, which causes a conflict between the ports of sidecars on the same node")
+		return skip(HostNetwork, "the pod uses hostNetwork, so its sidecar ports would conflict with other pods on the same node")
 	case in.requiresWindows():
 		return skip(Windows, "the sidecar image supports only Linux")
 	case in.pod.RestartPolicy != "" && in.pod.RestartPolicy != corev1.RestartPolicyAlways && !in.native:
-		return skip(Ends, "restartPolicy %s: the pod cannot complete if a sidecar is running; set the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
+		return skip(Ends, "restartPolicy %s: the pod cannot complete while the sidecar is running; set the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
 	case len(in.pod.Containers) == 0:
 		return refuse(Unreadable, "the pod has no containers")
 	}

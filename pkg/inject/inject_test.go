@@ -305,7 +305,7 @@ func TestHeadlessServiceReturnsWarning(t *testing.T) {
 		out, _ := FollowService(service, pods, Workloads)
 		want := ""
 		if c.warned {
-			want = "the Service is headless: clients that connect to port 8080 of a pod bypass the sidecar and should use port 8012"
+			want = "the Service is headless, so clients that connect to port 8080 of a pod bypass the sidecar; use port 8012"
 		}
 		harness.Equal(t, strings.Join(out.Warnings, "\n"), want, c.ip, c.target)
 	}

@@ -278,7 +278,7 @@ func parseLock(text string) (map[string]bool, error) {
 				all[o.Name] = all[o.Name] || strings.HasSuffix(o.Name, "-request") || strings.HasSuffix(o.Name, "-limit")
 			}
 		case name == injectOption:
-			return nil, fmt.Errorf("%s: cannot be locked, because the API server does not call the webhook for pods with the value false", injectOption)
+			return nil, fmt.Errorf("%s: cannot be locked: the API server does not call the webhook for pods with the value false", injectOption)
 		case !known || option.operator:
 			return nil, unknown("option", name, append(optionNames(), "ports", "resources"))
 		default:
@@ -352,7 +352,7 @@ func settings(text string) ([]config.EnvVar, error) {
 		case !ok:
 			return nil, fmt.Errorf("%q: want NAME=value", line)
 		case isTaken && option == "":
-			return nil, fmt.Errorf("%s: cannot be set, because the injector sets it", name)
+			return nil, fmt.Errorf("%s: cannot be set by the user: the injector sets it", name)
 		case isTaken:
 			return nil, fmt.Errorf("%s: use the option %s", name, option)
 		case !known[name]:
@@ -366,7 +366,7 @@ func settings(text string) ([]config.EnvVar, error) {
 // Errors for the image of the sidecar. The images in deploy/ have a digest of zeros.
 var (
 	errNoImage    = errors.New("the image is required, for example --image registry.example/queue-proxy:1")
-	errZeroDigest = errors.New("the digest of the image consists of zeros; use the digest of a real image")
+	errZeroDigest = errors.New("the digest of the image contains only zeros; use the digest of a published image")
 )
 
 // CheckImage returns an error if the options contain no image, or an image whose digest consists of

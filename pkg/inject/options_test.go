@@ -80,7 +80,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 		{"resource-percentage", "101", `resource-percentage: "101": the value must be greater than 0 and at most 100`},
 		{"settings", "USER_PORT=1", `settings: USER_PORT: use the option port`},
 		{"settings", "QUEUE_DEPTH=1", `settings: QUEUE_DEPTH: use the option queue-depth`},
-		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: cannot be set, because the injector sets it`},
+		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: cannot be set by the user: the injector sets it`},
 		{"settings", "CONNECT_RETRI=1s", `settings: unknown setting "CONNECT_RETRI": did you mean "CONNECT_RETRY"?`},
 		{"settings", "what", `settings: "what": want NAME=value`},
 	} {
@@ -117,8 +117,8 @@ func TestConflictingOptionsAreRefused(t *testing.T) {
 	}{
 		{Options{"drain-min": "60s", "drain-deadline": "10s"}, "option drain-min"},
 		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 exceeds cpu-limit 1"},
-		{Options{"admin-port": "7000", "metrics-port": "7000"}, "port 7000 is used by the sidecar's admin-port"},
-		{Options{"serving-port": "8080"}, "port 8080 is used by container web"},
+		{Options{"admin-port": "7000", "metrics-port": "7000"}, "port 7000 is already used by the sidecar's admin-port"},
+		{Options{"serving-port": "8080"}, "port 8080 is already used by container web"},
 	} {
 		out := Inject(template, c.opts)
 		if out.Verdict != Refused || !strings.Contains(out.Text, c.want) {
@@ -137,8 +137,8 @@ func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 		{Options{"drain-min": "1500ms"}, "whole seconds"},
 		{Options{"request-timeout": "1.5s"}, "whole seconds"},
 		{Options{"inject": "false"}, "inject: must be true"},
-		{Options{"metrics-port": "19090"}, "metrics-port: in some pods, autoscaler-port is also 19090"},
-		{Options{"admin-port": "8012"}, "admin-port: in some pods, serving-port is also 8012"},
+		{Options{"metrics-port": "19090"}, "metrics-port: autoscaler-port can also be 19090"},
+		{Options{"admin-port": "8012"}, "admin-port: serving-port can also be 8012"},
 		{Options{"drain-min": "40s", "drain-deadline": "30s"}, "drain-min"},
 		{Options{"settings": "CONECT_RETRY=1s"}, "CONNECT_RETRY"},
 	} {
@@ -182,7 +182,7 @@ func TestAdviceReportsProbeMistakes(t *testing.T) {
 		{"the same request", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "the liveness probe is the same as the readiness probe"},
 		{"another path", `"livenessProbe":{"httpGet":{"port":80,"path":"/y"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, ""},
 		{"a command", `"readinessProbe":{"exec":{"command":["true"]}}`, "runs a command"},
-		{"a long delay", `"livenessProbe":{"tcpSocket":{"port":80},"initialDelaySeconds":60}`, "has initialDelaySeconds 60; a startup probe"},
+		{"a long delay", `"livenessProbe":{"tcpSocket":{"port":80},"initialDelaySeconds":60}`, "has initialDelaySeconds 60; use a startup probe"},
 		{"no probe", `"image":"x"`, ""},
 	} {
 		got := Advise(parse(t, `{"spec":{"containers":[{"name":"web",`+c.probes+`}]}}`))

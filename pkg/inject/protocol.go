@@ -165,7 +165,7 @@ func isAside(s ServicePort, c *corev1.Container) bool {
 // metrics or for peers can also call a port http.
 func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) sign {
 	if isAside(s, c) {
-		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
+		return sign{notForRequests, fmt.Sprintf("the port belongs to Service %s", s.Service)}
 	}
 	name := s.Name
 	if name == s.Service && strings.ContainsRune(name, '-') && byName("", name).protocol == notForRequests {
@@ -177,7 +177,7 @@ func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) s
 	if isTCPName(name) && byName("", strings.TrimPrefix(strings.TrimPrefix(name, "tcp"), "-")).protocol == unknownProtocol {
 		return sign{} // see namedTCP
 	}
-	return byName("its name in Service "+s.Service, name)
+	return byName("the port name in Service "+s.Service, name)
 }
 
 // isTCPName reports whether the name of a port in a Service is tcp or begins with tcp-. Istio uses
@@ -192,7 +192,7 @@ func namedTCP(services []ServicePort, p corev1.ContainerPort) sign {
 	if len(services) == 0 || slices.ContainsFunc(services, func(s ServicePort) bool { return !isTCP(s) }) {
 		return sign{}
 	}
-	return sign{notHTTP, fmt.Sprintf("its name in Service %s is %s", services[0].Service, services[0].Name)}
+	return sign{notHTTP, fmt.Sprintf("the port name in Service %s is %s", services[0].Service, services[0].Name)}
 }
 
 // byAppProtocol returns the sign of the appProtocol in a Service. It supports the IANA names, the
@@ -246,7 +246,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 		}
 		name := h.encrypted(s.Name, nameInService(s, c, p))
 		if name.protocol == plainHTTP && offersHTTPS(s) && !strings.HasPrefix(s.Name, "http") {
-			name = sign{overTLS, fmt.Sprintf("Service %s offers it as %s on port %d, which is an HTTPS port", s.Service, s.Name, s.Number)}
+			name = sign{overTLS, fmt.Sprintf("Service %s exposes the port as %s on port %d, which is an HTTPS port", s.Service, s.Name, s.Number)}
 		}
 		names = append(names, name)
 	}
@@ -257,7 +257,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if private := h.private[p.ContainerPort]; private.why != "" && h.serves[p.ContainerPort] == "" {
 		return private // no Service can reach the port, but the sidecar would make it reachable from other pods
 	}
-	own, named, flag, aside := h.encrypted(p.Name, byName("its name", p.Name)), agree(names), h.flags[p.ContainerPort], sign{}
+	own, named, flag, aside := h.encrypted(p.Name, byName("the port name", p.Name)), agree(names), h.flags[p.ContainerPort], sign{}
 	if isPeer(p) && own.protocol != plainHTTP {
 		named = sign{} // such a Service often calls the port http
 	}
@@ -315,7 +315,7 @@ func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) sig
 	if !isTLSNumber(p.ContainerPort) && (h.namesTLS || h.pair.why == "" && h.mounted.why == "") {
 		return sign{}
 	}
-	return sign{overTLS, fmt.Sprintf("Service %s only offers it as HTTPS", services[0].Service)}
+	return sign{overTLS, fmt.Sprintf("Service %s only exposes the port as HTTPS", services[0].Service)}
 }
 
 // offeredAsBoth returns the sign of a port that a Service offers as HTTP and as HTTPS. The container
@@ -328,7 +328,7 @@ func (h *hints) offeredAsBoth(p corev1.ContainerPort, services []ServicePort) si
 	for _, s := range services {
 		isPlain := func(o ServicePort) bool { return o.Service == s.Service && !offersTLS(o) }
 		if i := slices.IndexFunc(services, isPlain); i >= 0 && offersTLS(s) {
-			return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d and on port %d, which is an HTTPS port", s.Service, services[i].Number, s.Number)}
+			return sign{overTLS, fmt.Sprintf("Service %s exposes the port as port %d and as port %d, which is an HTTPS port", s.Service, services[i].Number, s.Number)}
 		}
 	}
 	return sign{}
@@ -383,7 +383,7 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	}
 	if p.ContainerPort != 80 && onlyHTTPS(services) {
 		s := services[len(services)-1]
-		return sign{overTLS, fmt.Sprintf("Service %s offers it on port %d, which is an HTTPS port", s.Service, s.Number)}
+		return sign{overTLS, fmt.Sprintf("Service %s exposes the port as port %d, which is an HTTPS port", s.Service, s.Number)}
 	}
 	return byServiceNumber(services)
 }
@@ -391,7 +391,7 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 // byServiceNumber returns the evidence from a Service that exposes the port as port 80.
 func byServiceNumber(services []ServicePort) sign {
 	if i := slices.IndexFunc(services, isOnPort80); i >= 0 {
-		return sign{plainHTTP, fmt.Sprintf("Service %s offers it on port 80", services[i].Service)}
+		return sign{plainHTTP, fmt.Sprintf("Service %s exposes the port as port 80", services[i].Service)}
 	}
 	return sign{}
 }
@@ -412,7 +412,7 @@ func byCommands(c *corev1.Container) sign {
 }
 
 func byImage(c *corev1.Container) sign {
-	why := fmt.Sprintf("its image is %.100s", c.Image)
+	why := fmt.Sprintf("the image is %.100s", c.Image)
 	switch {
 	case serverImage.MatchString(c.Image):
 		return sign{notHTTP, why}

@@ -19,41 +19,41 @@ var protocols = []struct{ fact, container, why string }{ // empty if the pod is 
 	{"the port number of Kafka with a gRPC probe", `"ports":[{"containerPort":9092}]` + readinessProbe + `{"grpc":{"port":9092}}`, ""},
 	{"an HTTP probe of another port", `"ports":[{"containerPort":6379}]` + readinessProbe + `{"httpGet":{"port":8080}}`, "6379"},
 	{"the port number of PostgreSQL with a TCP probe", `"ports":[{"containerPort":5432}]` + readinessProbe + `{"tcpSocket":{"port":5432}}`, "5432 is the port of PostgreSQL"},
-	{"a port name", `"ports":[{"containerPort":8080,"name":"mysql"}]`, "its name is mysql"},
-	{"a port name that ends with a protocol", `"ports":[{"containerPort":8080,"name":"client-mqtt"}]`, "its name is client-mqtt"},
-	{"a port name of Istio for TCP", `"ports":[{"containerPort":8080,"name":"tcp-web"}]`, "its name is tcp-web"},
+	{"a port name", `"ports":[{"containerPort":8080,"name":"mysql"}]`, "the port name is mysql"},
+	{"a port name that ends with a protocol", `"ports":[{"containerPort":8080,"name":"client-mqtt"}]`, "the port name is client-mqtt"},
+	{"a port name of Istio for TCP", `"ports":[{"containerPort":8080,"name":"tcp-web"}]`, "the port name is tcp-web"},
 	{"a port name of Istio for HTTP", `"ports":[{"containerPort":3306,"name":"http-mysql"}]`, ""},
 	{"gRPC", `"ports":[{"containerPort":50051,"name":"grpc"}]`, ""},
 	{"a protocol as a part of a word", `"ports":[{"containerPort":8080,"name":"webdb2"}]`, ""},
-	{"a port name for TLS", `"ports":[{"containerPort":8080,"name":"web-https"}]`, "is for TLS: its name is web-https"},
+	{"a port name for TLS", `"ports":[{"containerPort":8080,"name":"web-https"}]`, "is for TLS: the port name is web-https"},
 	{"a port number for TLS", `"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
 	{"TLS by a probe", `"ports":[{"containerPort":8080}]` + readinessProbe + `{"httpGet":{"port":8080,"scheme":"HTTPS"}}`, "the readiness probe uses HTTPS"},
 	{"a probe of another host", `"ports":[{"containerPort":443}]` + readinessProbe + `{"httpGet":{"port":443,"host":"example.com"}}`, "443 is a port of HTTPS"},
-	{"only a port for metrics", `"ports":[{"containerPort":8080,"name":"metrics"}]`, "its name is metrics"},
-	{"only a port for metrics, with an HTTP probe", `"ports":[{"containerPort":8080,"name":"envoy-prom"}]` + readinessProbe + `{"httpGet":{"port":8080}}`, "its name is envoy-prom"},
-	{"only a port for health checks", `"ports":[{"containerPort":8080,"name":"health"}]`, "is not for requests: its name is health"},
+	{"only a port for metrics", `"ports":[{"containerPort":8080,"name":"metrics"}]`, "the port name is metrics"},
+	{"only a port for metrics, with an HTTP probe", `"ports":[{"containerPort":8080,"name":"envoy-prom"}]` + readinessProbe + `{"httpGet":{"port":8080}}`, "the port name is envoy-prom"},
+	{"only a port for health checks", `"ports":[{"containerPort":8080,"name":"health"}]`, "is not for requests: the port name is health"},
 	{"a port for metrics and a port named web", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":8080,"name":"web"}]`, ""},
 	{"a port for metrics and a port of a database", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":3306,"name":"mysql"}]`, "port mysql (3306)"},
 	{"a port of a broker and a port named web", `"ports":[{"containerPort":5672,"name":"amqp"},{"containerPort":15672,"name":"web"}]`, ""},
 	{"a database client in a probe command", `"ports":[{"containerPort":7000}]` + readinessProbe + `{"exec":{"command":["/bin/sh","-c","/opt/bin/redis-cli -h x ping"]}}`, "runs redis-cli"},
 	{"the name of a client as a part of a word", `"ports":[{"containerPort":7000}]` + readinessProbe + `{"exec":{"command":["check-mysqladmin-x"]}}`, ""},
-	{"an image of a database", `"image":"docker.io/bitnami/mongodb:7.0.2-debian-11","ports":[{"containerPort":7000}]`, "its image is docker.io/bitnami/mongodb:7.0.2-debian-11"},
-	{"an image with a digest", `"image":"mysql@sha256:aa","ports":[{"containerPort":7000}]`, "its image is mysql"},
-	{"an image of an exporter", `"image":"shop/redis_exporter:v1","ports":[{"containerPort":7000,"name":"http"}]` + readinessProbe + `{"httpGet":{"port":7000}}`, "its image is shop/redis_exporter:v1"},
+	{"an image of a database", `"image":"docker.io/bitnami/mongodb:7.0.2-debian-11","ports":[{"containerPort":7000}]`, "the image is docker.io/bitnami/mongodb:7.0.2-debian-11"},
+	{"an image with a digest", `"image":"mysql@sha256:aa","ports":[{"containerPort":7000}]`, "the image is mysql"},
+	{"an image of an exporter", `"image":"shop/redis_exporter:v1","ports":[{"containerPort":7000,"name":"http"}]` + readinessProbe + `{"httpGet":{"port":7000}}`, "the image is shop/redis_exporter:v1"},
 	{"an image of a console", `"image":"mongo-express:1","ports":[{"containerPort":8081}]`, ""},
 	{"a repository path with the name of a database", `"image":"registry.example/redis/web:1","ports":[{"containerPort":8081}]`, ""},
-	{"a database with an HTTP probe", `"image":"cockroachdb/cockroach:v24","ports":[{"containerPort":26257,"name":"grpc"},{"containerPort":8080,"name":"http"}]` + readinessProbe + `{"httpGet":{"port":"http"}}`, "its image is cockroachdb/cockroach:v24"},
+	{"a database with an HTTP probe", `"image":"cockroachdb/cockroach:v24","ports":[{"containerPort":26257,"name":"grpc"},{"containerPort":8080,"name":"http"}]` + readinessProbe + `{"httpGet":{"port":"http"}}`, "the image is cockroachdb/cockroach:v24"},
 	{"a helper next to a database", `"ports":[{"containerPort":3306}]},{"name":"backup","ports":[{"containerPort":3307}]`, "3306 is the port of MySQL"},
 	{"a web server next to a database", `"ports":[{"containerPort":3306}]},{"name":"web","ports":[{"containerPort":8080}]`, ""},
-	{"an MQTT broker", `"image":"eclipse-` + "mos" + `quitto:2","ports":[{"containerPort":7000}]`, "its image is eclipse-"},
-	{"PHP with FastCGI", `"image":"php:8.3-fpm-alpine","ports":[{"containerPort":9000}]`, "its image is php:8.3-fpm-alpine"},
+	{"an MQTT broker", `"image":"eclipse-` + "mos" + `quitto:2","ports":[{"containerPort":7000}]`, "the image is eclipse-"},
+	{"PHP with FastCGI", `"image":"php:8.3-fpm-alpine","ports":[{"containerPort":9000}]`, "the image is php:8.3-fpm-alpine"},
 	{"a game server", `"ports":[{"containerPort":25565}]`, "25565 is the port of Minecraft"},
 	{"an IRC server", `"ports":[{"containerPort":6667}]`, "6667 is the port of IRC"},
-	{"a server for medical images", `"ports":[{"containerPort":4242,"name":"dicom"}]`, "its name is dicom"},
+	{"a server for medical images", `"ports":[{"containerPort":4242,"name":"dicom"}]`, "the port name is dicom"},
 	{"a Modbus gateway", `"ports":[{"containerPort":5020}]`, "5020 is the port of Modbus"},
 	{"a database for metrics", `"ports":[{"containerPort":2003},{"containerPort":2004}]`, "2003 is the port of Graphite"},
 	{"Hazelcast with an HTTP probe", `"image":"hazelcast/hazelcast:5","ports":[{"containerPort":5701}]` + readinessProbe + `{"httpGet":{"port":5701,"path":"/hazelcast/health"}}`, "the protocol of Hazelcast"},
-	{"a port name for STUN and TURN", `"ports":[{"containerPort":8080,"name":"turn-tcp"}]`, "its name is turn-tcp"},
+	{"a port name for STUN and TURN", `"ports":[{"containerPort":8080,"name":"turn-tcp"}]`, "the port name is turn-tcp"},
 	{"the port numbers of STUN and TURN", `"ports":[{"containerPort":3478},{"containerPort":5349}]`, "3478 is the port of STUN and TURN"},
 	{"Docker in Docker", `"image":"x/runner"},{"name":"docker","image":"docker:dind","ports":[{"containerPort":2375}]`, "2375 is the port of Docker"},
 	{"log servers", `"image":"apache/airflow:2","ports":[{"containerPort":8794}]`, "the log servers of Airflow"},
@@ -197,7 +197,7 @@ func TestReadinessProbeSelectsUndeclaredPort(t *testing.T) {
 		`{"httpGet":{"port":5000,"host":"other"}}`: 0, `{"exec":{"command":["x"]}}`: 0, `{"tcpSocket":{"port":6379}}`: 0, `{"httpGet":{"port":5000,"scheme":"HTTPS"}}`: 0,
 	} {
 		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","readinessProbe":`+text+`}]}}`), nil)
-		if out.AppPort != want || want > 0 && !strings.Contains(out.Text, "but the readiness probe uses it") {
+		if out.AppPort != want || want > 0 && !strings.Contains(out.Text, "but the readiness probe uses the port") {
 			t.Errorf("%s: got port %d, %s (%s): %s; want %d", text, out.AppPort, out.Verdict, out.Reason, out.Text, want)
 		}
 	}
@@ -211,11 +211,11 @@ func TestPortsHaveReasonsAndConfidence(t *testing.T) {
 		{"a request path", get("/") + `"ports":[{"containerPort":8080}]`, "", "8080 low [declared; probe GET /]"},
 		{"a health path", get("/healthz") + `"ports":[{"containerPort":8080}]`, "", "8080 low [declared]"},
 		{"a name", `"ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 high [declared as http]"},
-		{"a Service by number", `"ports":[{"containerPort":7778}]`, `{"port":81,"targetPort":7778}`, "7778 low [Service shop names it; declared]"},
-		{"a Service by name", `"ports":[{"containerPort":7778,"name":"web"}]`, `{"port":81,"targetPort":"web"}`, "7778 high [Service shop names it; declared as web]"},
-		{"appProtocol", `"ports":[{"containerPort":7778}]`, `{"port":81,"targetPort":7778,"appProtocol":"h2c"}`, "7778 high [Service shop names it with appProtocol h2c; declared]"},
-		{"an undeclared port in a Service", `"image":"x"`, `{"port":80,"targetPort":5000}`, "5000 high [Service shop names it; Service shop offers it on port 80]"},
-		{"a known image", `"image":"x/shop-operator","ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 low [declared as http; but its image is x/shop-operator (an operator)]"},
+		{"a Service by number", `"ports":[{"containerPort":7778}]`, `{"port":81,"targetPort":7778}`, "7778 low [Service shop uses the port; declared]"},
+		{"a Service by name", `"ports":[{"containerPort":7778,"name":"web"}]`, `{"port":81,"targetPort":"web"}`, "7778 high [Service shop uses the port; declared as web]"},
+		{"appProtocol", `"ports":[{"containerPort":7778}]`, `{"port":81,"targetPort":7778,"appProtocol":"h2c"}`, "7778 high [Service shop uses the port with appProtocol h2c; declared]"},
+		{"an undeclared port in a Service", `"image":"x"`, `{"port":80,"targetPort":5000}`, "5000 high [Service shop uses the port; Service shop exposes the port as port 80]"},
+		{"a known image", `"image":"x/shop-operator","ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 low [declared as http; but the image is x/shop-operator (an operator)]"},
 	} {
 		var ports []ServicePort
 		if c.service != "" {
@@ -239,5 +239,5 @@ func TestMetricsServiceSelectsNoPort(t *testing.T) {
 	ports := portsOf(t, `"name":"shop-metrics"`, `{"name":"http","port":8080}`)
 	out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a"}]}}`), nil, ports...)
 	harness.Equal(t, verdictOf(out), "skipped not-http", out.Text)
-	harness.Contains(t, out.Text, "its Service is shop-metrics")
+	harness.Contains(t, out.Text, "the port belongs to Service shop-metrics")
 }

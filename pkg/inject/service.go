@@ -205,11 +205,11 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 		}
 	}
 	if _, done := s.Annotations[StatusAnnotation]; done {
-		return Outcome{Verdict: Skipped, Reason: AlreadyInjected, Text: "the Service already targets the sidecar"}, selects
+		return Outcome{Verdict: Skipped, Reason: AlreadyInjected, Text: "the Service already uses the port of the sidecar"}, selects
 	}
 	injected := slices.IndexFunc(selected, func(p Pods) bool { return p.Outcome.sidecar() != nil })
 	if injected < 0 {
-		return Outcome{Verdict: Skipped, Reason: Unaffected, Text: "the Service selects no injected pod"}, selects
+		return Outcome{Verdict: Skipped, Reason: Unaffected, Text: "the Service does not select an injected pod"}, selects
 	}
 	like := selected[injected].Outcome.sidecar()
 	to := intstr.FromInt32(like.ServingPort)
@@ -235,7 +235,7 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 		out.Verdict, out.Reason = Rewritten, ""
 		out.Text = fmt.Sprintf("targetPort %d changed to %s", like.AppPort, text)
 		if to.Type == intstr.Int {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("port %d is closed in pods without a sidecar; apply the Service after the rollout of all pods (see injector status)", like.ServingPort))
+			out.Warnings = append(out.Warnings, fmt.Sprintf("port %d is not open in pods without a sidecar; apply the Service after the rollout of all pods (see injector status)", like.ServingPort))
 		}
 		e.changes[0].Value = statusValue("", e.undoChanges())
 		if n := len(e.changes[0].Value); n > maxAnnotationBytes {
@@ -264,7 +264,7 @@ func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, 
 			continue
 		}
 		if other >= 0 {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("targetPort %d is unchanged, because the Service also selects %s, which does not have the same sidecar port; requests bypass the sidecar",
+			out.Warnings = append(out.Warnings, fmt.Sprintf("targetPort %d was not changed, because the Service also selects %s, which has a different sidecar port; requests bypass the sidecar",
 				like.AppPort, selected[other].Owner))
 			continue
 		}
@@ -283,7 +283,7 @@ func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, 
 // headlessWarning returns the warning for a headless Service. Its clients connect to a port of the
 // pod, and not to a target port.
 func (o *Outcome) headlessWarning() string {
-	return fmt.Sprintf("the Service is headless: clients that connect to port %d of a pod bypass the sidecar and should use port %d", o.AppPort, o.ServingPort)
+	return fmt.Sprintf("the Service is headless, so clients that connect to port %d of a pod bypass the sidecar; use port %d", o.AppPort, o.ServingPort)
 }
 
 // UninjectService returns the changes that revert [FollowService].
@@ -318,7 +318,7 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 		}
 		look := func(direction string, rules []rule) {
 			if blocksSidecar(rules, sidecar) {
-				missing[fmt.Sprintf("the policy allows %s to port %d, but requests for %s now use port %d, which must be added", direction, sidecar.AppPort, pods.Owner, sidecar.ServingPort)] = true
+				missing[fmt.Sprintf("the policy allows %s to port %d, but requests for %s now use port %d; add the port", direction, sidecar.AppPort, pods.Owner, sidecar.ServingPort)] = true
 			}
 		}
 		if canShareNamespace(p.Namespace, pods.Namespace) && selector.Matches(labels.Set(pods.Labels)) {

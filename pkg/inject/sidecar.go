@@ -116,7 +116,7 @@ func (in *injection) planShutdown(requested []config.EnvVar) ([]config.EnvVar, e
 	if value := in.options.get(deadlineOption); value != "" {
 		s.deadline, _ = time.ParseDuration(value) // the option was validated
 		if s.deadline < clocks.RequestTimeout.V {
-			in.warn("%s is shorter than %s: requests can be aborted at the end of the drain", deadlineOption, timeoutOption)
+			in.warn("%s is shorter than %s, so requests can be aborted at the end of the drain", deadlineOption, timeoutOption)
 		}
 	}
 	s.grace = max(grace, time.Duration(ceilSeconds(s.deadline+afterDrain))*time.Second)
@@ -225,7 +225,7 @@ func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:]
 func (in *injection) addPreStopHook() error {
 	path := []string{"spec", "containers", in.app.Name, "lifecycle", "preStop"}
 	if !in.sidecarSettings.replacesHook {
-		in.warn("the preStop hook of container %s is not changed: the hook must wait for the completion of all requests, or call http://localhost:%d/wait-for-drain",
+		in.warn("the preStop hook of container %s is not changed; it must wait until all requests are complete, or call http://localhost:%d/wait-for-drain",
 			in.app.Name, in.ports.admin)
 		return nil
 	}
@@ -256,14 +256,14 @@ func (in *injection) annotateMetrics() error {
 	all := [][2]string{{"prometheus.io/scrape", "true"}, {"prometheus.io/port", decimal(in.ports.metrics)}, {"prometheus.io/path", "/metrics"}}
 	for _, a := range all {
 		if _, has := in.meta.Annotations[a[0]]; has {
-			in.warn("the prometheus.io annotations of the pod are kept; configure a separate scrape of the sidecar metrics on port %d", in.ports.metrics)
+			in.warn("the prometheus.io annotations of the pod are not changed; configure a separate scrape for the sidecar metrics on port %d", in.ports.metrics)
 			return nil
 		}
 	}
 	for _, a := range all {
 		in.set(a[1], "metadata", "annotations", a[0])
 	}
-	in.note("prometheus.io annotations announce the metrics of the sidecar on port %d", in.ports.metrics)
+	in.note("prometheus.io annotations are added for the metrics of the sidecar on port %d", in.ports.metrics)
 	return nil
 }
 

@@ -171,7 +171,7 @@ func revertChanges(object any, text string, traces []trace) Outcome {
 		return refused("annotation %s: unknown format %d", StatusAnnotation, s.Format)
 	}
 	if err := checkUndo(object, s.Undo, traces); err != nil {
-		return refused("annotation %s is not the status of an injection: %v; the object is unchanged", StatusAnnotation, err)
+		return refused("annotation %s is not a valid injection status: %v; the object was not changed", StatusAnnotation, err)
 	}
 	out := Outcome{Verdict: Uninjected, Text: "the original object is restored"}
 	object = Copy(object)

@@ -128,12 +128,12 @@ func (in *injection) forwards(container string, n int32) bool {
 func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 	for _, u := range in.upstreams()[n] {
 		if u.container != c.Name {
-			return fmt.Sprintf("container %s forwards requests to it (%s)", u.container, u.parameter)
+			return fmt.Sprintf("container %s forwards requests to the port (%s)", u.container, u.parameter)
 		}
 	}
 	for _, u := range in.hidden {
 		if u.container != c.Name {
-			return fmt.Sprintf("container %s forwards requests to a port that is not known (%s)", u.container, u.parameter)
+			return fmt.Sprintf("container %s forwards requests to an unknown port (%s)", u.container, u.parameter)
 		}
 	}
 	return ""
@@ -141,7 +141,7 @@ func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 
 // skipProxied returns the error for a pod with a port behind a proxy and without another port that is clearly for requests.
 func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
-	in.out.Missing = "a Service that names the port"
+	in.out.Missing = "a Service that uses the port"
 	possible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.proxied && !c.sign.takesRequests() })
 	return skip(NotHTTP, "port %s of container %s is the target of a proxy: %s; a Service that uses the port bypasses the proxy; to select a port: %s",
 		describePort(proxied.port), proxied.container.Name, proxied.sign.why, in.flagsOf(possible))

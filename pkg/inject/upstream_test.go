@@ -64,7 +64,7 @@ func TestErrorForProxiedPortContainsFlags(t *testing.T) {
 	const spec = `{"metadata":{},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]},
 		{"name":"oauth2-proxy","args":["--upstream=http://localhost:8080"],"ports":[{"containerPort":4180}]}]}}`
 	out := Inject(parse(t, spec), nil)
-	for _, want := range []string{"port http (8080) of container web is the target of a proxy", "container oauth2-proxy forwards requests to it (--upstream=http://localhost:8080)",
+	for _, want := range []string{"port http (8080) of container web is the target of a proxy", "container oauth2-proxy forwards requests to the port (--upstream=http://localhost:8080)",
 		"--container web --port 8080", "--container oauth2-proxy --port 4180"} {
 		harness.Contains(t, out.Text, want)
 	}

@@ -60,14 +60,14 @@ func Leave(object any) Outcome {
 	out := Outcome{Verdict: Skipped, Reason: NoPods, Text: kind + " does not create pods"}
 	if path, ok := templateOf(group, kind); ok {
 		out.Text = fmt.Sprintf("the %s has no %s", kind, strings.Join(path, "."))
-		out.Warnings = []string{out.Text + "; is it a patch? To inject the pods, use the output of kustomize build"}
+		out.Warnings = []string{out.Text + "; if the document is a patch, inject the output of kustomize build instead"}
 		return out
 	}
 	switch workload := Text(At(object, "spec", "workloadRef"), "name"); {
 	case workload != "":
 		out.Text = fmt.Sprintf("the pods are created by %s %s, which is injected", Text(At(object, "spec", "workloadRef"), "kind"), workload)
 	case !isOfKubernetes(group):
-		out.Text = "no containers in spec.template; if this object creates pods, label the pods for the webhook"
+		out.Text = "spec.template has no containers; if this object creates pods, label the pods for the webhook"
 	}
 	return out
 }

@@ -570,10 +570,10 @@ func warnOfFormat(results []*Result) {
 			continue
 		}
 		if r.from.lost {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("uninject will restore the values of the document, but not its white space, because the difference exceeds %d bytes", maxHunkBytes))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("uninject will restore the values of the document but not the white space, because the difference exceeds %d bytes", maxHunkBytes))
 		}
 		if r.from.reformatted {
-			r.Warnings = append(r.Warnings, "the layout of the document does not support edits in place (anchors, lists on one line); the comments are kept, but the white space may be different")
+			r.Warnings = append(r.Warnings, "the document cannot be edited in place (anchors, lists on one line); comments are kept, but white space may change")
 		}
 	}
 }
@@ -663,7 +663,7 @@ func (d *document) position(err error) (line int, text string) {
 		tab = d.tabIn(n, n)
 	}
 	if tab > 0 {
-		return d.line + tab - 1, "the line is indented with a tab, but YAML only supports spaces; replace the tabs with spaces"
+		return d.line + tab - 1, "the line is indented with a tab, but YAML requires spaces; replace the tabs with spaces"
 	}
 	return d.line + n - 1, rest
 }

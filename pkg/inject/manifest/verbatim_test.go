@@ -100,7 +100,7 @@ func TestWarningIfLayoutIsTooLong(t *testing.T) {
 		}
 		for i, r := range Inject(files, nil, inject.Services) {
 			harness.Equal(t, r.Verdict, []inject.Verdict{inject.Injected, inject.Rewritten}[i])
-			harness.Equal(t, strings.Contains(strings.Join(r.Warnings, "\n"), "uninject will restore the values of the document, but not its white space"), want, r.Kind, length)
+			harness.Equal(t, strings.Contains(strings.Join(r.Warnings, "\n"), "uninject will restore the values of the document but not the white space"), want, r.Kind, length)
 		}
 	}
 }

@@ -159,8 +159,8 @@ func (m *Metrics) AddAuthority() *AuthorityMetrics {
 			Name: prefix + "ca_bundle_last_success_timestamp_seconds",
 			Help: "Unix time of the last successful check of the caBundles. Absent before that check.",
 		}, nil),
-		patches:  m.counters("ca_bundle_patches_total", "Number of times that the authority was added to a caBundle.").WithLabelValues(),
-		failures: m.counters("ca_bundle_failures_total", "Number of failed checks of the Secret and the configuration. The current certificate stays in use.").WithLabelValues(),
+		patches:  m.counters("ca_bundle_patches_total", "Number of caBundle updates that added the certificate authority.").WithLabelValues(),
+		failures: m.counters("ca_bundle_failures_total", "Number of failed checks of the Secret and the webhook configuration. The current certificate remains in use.").WithLabelValues(),
 	}
 	m.registry.MustRegister(a.success)
 	return a
