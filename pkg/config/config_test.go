@@ -399,7 +399,7 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 		if f.Name() != "SERVING_NAMESPACE" && isServing(f.Name()) {
 			warnings = warnings[:1] // the second warning is about ON_KNATIVE
 		}
-		want := fmt.Sprintf("%s: %q: must be %s; the default is used", f.Name(), value, f.allowed())
+		want := fmt.Sprintf("%s: %q: must be %s; using the default", f.Name(), value, f.allowed())
 		if len(warnings) != 1 || warnings[0] != want {
 			t.Errorf("%s=%s: got warnings %q, want %q", f.Name(), value, warnings, want)
 		}
@@ -561,7 +561,7 @@ func TestReadWarnsAboutSettingsWithoutEffect(t *testing.T) {
 		{env("QUEUE_DEPTH", "5"), "QUEUE_DEPTH: ignored because CONTAINER_CONCURRENCY is 0"},
 		{env("QUEUE_TIMEOUT_SECONDS", "5"), "QUEUE_TIMEOUT_SECONDS: ignored because CONTAINER_CONCURRENCY is 0"},
 		{env("QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "QUEUE_PROXY_TLS_CIPHER_SUITES: ignored because QUEUE_PROXY_TLS_MIN_VERSION is 1.3"},
-		{env("DRAIN_QUIET_PERIOD", "30s"), `DRAIN_QUIET_PERIOD: "30s": the value exceeds half of DRAIN_DEADLINE; 13.5s is used`},
+		{env("DRAIN_QUIET_PERIOD", "30s"), `DRAIN_QUIET_PERIOD: "30s": must be at most half of DRAIN_DEADLINE; using 13.5s`},
 		{env("USER_PORT", "8112"), `QUEUE_SERVING_TLS_PORT: "8112": the port is also used by USER_PORT; TLS is not served`},
 		{env("METRICS_MERGE_PORT", "8081", "METRICS_NAMES", "off"), "METRICS_MERGE_PORT: ignored because METRICS_NAMES is off"},
 		{env("METRICS_MERGE_PORT", "8081", "SERVING_NAMESPACE", "n"), "METRICS_MERGE_PORT: ignored because METRICS_NAMES is off"},

@@ -210,7 +210,7 @@ type MetricsTLS struct {
 
 // OTel contains the variables that OpenTelemetry defines. They override Observability.
 type OTel struct {
-	Disabled           Bool           `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Whether the push of metrics and traces is disabled."`
+	Disabled           Bool           `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Disable the export of metrics and traces."`
 	ServiceName        Text           `envconfig:"OTEL_SERVICE_NAME" desc:"Service name in pushed metrics and traces."`
 	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"Additional resource attributes, in the form 'name=value,...'."`
 	Propagators        Propagators    `envconfig:"OTEL_PROPAGATORS" desc:"Formats of the trace headers that are written."`

@@ -160,7 +160,7 @@ func (f *field) decode(name, text string) {
 			f.problems = append(f.problems, name+": "+err.Error())
 		}
 	case f.soft:
-		f.warn("%s: %s: must be %s; the default is used", name, f.quote(text), f.allowed())
+		f.warn("%s: %s: must be %s; using the default", name, f.quote(text), f.allowed())
 	default:
 		f.problems = []string{name + ": " + f.quote(text) + ": must be " + f.allowed()}
 	}

@@ -55,7 +55,7 @@ func (o *Observability) parse(text string) error {
 	}
 	o.V = ObservabilityConfig{text: text}
 	if err := json.Unmarshal([]byte(text), &o.V); err != nil { // the members of the right type are set
-		o.warn("%s; the default is used", describeType(err))
+		o.warn("%s; using the default", describeType(err))
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (p *Propagators) parse(text string) error {
 	p.V = split(text)
 	for _, name := range p.V {
 		if !slices.Contains([]string{"tracecontext", "b3", "b3multi", "baggage", "none"}, name) {
-			p.warn("%.64q is not supported; its header fields are forwarded unchanged", name)
+			p.warn("%.64q is not supported; the header fields of this format are forwarded unchanged", name)
 		}
 	}
 	return nil

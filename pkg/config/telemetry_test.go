@@ -33,9 +33,9 @@ func TestReadInvalidOTelSettingUsesDefault(t *testing.T) {
 	for name, c := range map[string]struct{ value, want string }{
 		"OTEL_EXPORTER_OTLP_HEADERS": {"s3cret", "entry 1 is not name=value; all header fields are ignored"},
 		"OTEL_RESOURCE_ATTRIBUTES":   {"a=%zz", `the value of "a" is not percent-encoded; all attributes are ignored`},
-		"OTEL_TRACES_SAMPLER":        {"xray", `"xray": must be one of always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, parentbased_traceidratio; the default is used`},
-		"OTEL_TRACES_SAMPLER_ARG":    {"2", `"2": must be a number from 0 to 1; the default is used`},
-		"OTEL_PROPAGATORS":           {"tracecontext,jaeger", `"jaeger" is not supported; its header fields are forwarded unchanged`},
+		"OTEL_TRACES_SAMPLER":        {"xray", `"xray": must be one of always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, parentbased_traceidratio; using the default`},
+		"OTEL_TRACES_SAMPLER_ARG":    {"2", `"2": must be a number from 0 to 1; using the default`},
+		"OTEL_PROPAGATORS":           {"tracecontext,jaeger", `"jaeger" is not supported; the header fields of this format are forwarded unchanged`},
 	} {
 		got := read(t, name, c.value)
 		harness.Equal(t, got.Warnings(), []string{name + ": " + c.want}, name, "=", c.value, "warnings")
@@ -48,7 +48,7 @@ func TestReadInvalidOTelSettingUsesDefault(t *testing.T) {
 // The valid members are used.
 func TestReadObservabilityConfigReportsWrongType(t *testing.T) {
 	c := read(t, "OBSERVABILITY_CONFIG", `{"Tracing":{"PROTOCOL":"grpc","samplingrate":"a"},"requestMetrics":{"protocol":"none","exportInterval":5000000000},"enableRequestLog":true}`)
-	harness.Equal(t, c.Warnings(), []string{"OBSERVABILITY_CONFIG: tracing.samplingRate: got a string, want a number; the default is used"}, "warnings")
+	harness.Equal(t, c.Warnings(), []string{"OBSERVABILITY_CONFIG: tracing.samplingRate: got a string, want a number; using the default"}, "warnings")
 	o := &c.Observability.V
 	if o.Tracing.Protocol != "grpc" || o.RequestMetrics.Protocol != "none" || o.RequestMetrics.ExportInterval.String() != "5s" || !o.EnableRequestLog {
 		t.Errorf("got %+v, want the values of the valid members", o)
@@ -65,7 +65,7 @@ func TestObservabilityConfigTypeErrorsUseJSONNames(t *testing.T) {
 		`{"tracing":[]}`:                             "tracing: got an array, want an object",
 		`{"tracing":{"samplingRate":{}}}`:            "tracing.samplingRate: got an object, want a number",
 	} {
-		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", value).Warnings(), []string{"OBSERVABILITY_CONFIG: " + want + "; the default is used"}, value)
+		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", value).Warnings(), []string{"OBSERVABILITY_CONFIG: " + want + "; using the default"}, value)
 	}
 }
 
@@ -80,9 +80,9 @@ func TestMetricsTLSValidate(t *testing.T) {
 		{env(cert, "c", key, "k", auth, " Require ", ca, "a"), ""},
 		{env(cert, "c", key, "k", auth, "optional", ca, "a"), ""},
 		{env(cert, "c"), cert + " and " + key + ": must be set together"},
-		{env(cert, "c", key, "k", auth, "requier"), auth + `: "requier": the value must be none, optional or require`},
-		{env(cert, "c", key, "k", auth, "require"), ca + ": set this value only together with " + auth + "=optional or " + auth + "=require"},
-		{env(cert, "c", key, "k", ca, "a"), ca + ": set this value only together with " + auth + "=optional or " + auth + "=require"},
+		{env(cert, "c", key, "k", auth, "requier"), auth + `: "requier": must be none, optional or require`},
+		{env(cert, "c", key, "k", auth, "require"), ca + ": requires " + auth + "=optional or " + auth + "=require"},
+		{env(cert, "c", key, "k", ca, "a"), ca + ": requires " + auth + "=optional or " + auth + "=require"},
 		{env(auth, "require", ca, "a"), auth + ": requires " + cert},
 	} {
 		settings := readAll(t, c.vars)

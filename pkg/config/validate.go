@@ -239,7 +239,7 @@ func (in *reading) warnNoEffect() {
 		in.warn("%s: requestLogTemplate: "+ignoredTemplate, c.Observability.Name(), c.WantRequestLog.Name(), "enableRequestLog", c.WantRequestLog.Name())
 	}
 	if c.MetricsBackend.V == "opencensus" {
-		in.warn("%s: %s: metrics are not pushed, because the backend is not supported; %s selects the metrics that are served",
+		in.warn("%s: %s: metrics are not pushed, because the backend is not supported; use %s to select the served metrics",
 			c.MetricsBackend.Name(), quote(c.MetricsBackend.V), c.MetricsNames.Name())
 	}
 }
@@ -254,7 +254,7 @@ func (in *reading) validateDrain() {
 		in.problem("%s: %s: must be at most %s, which is %v", c.DrainMin.Name(), quote(c.DrainMin.V.String()), deadline.Name(), deadline.V)
 	}
 	if half := deadline.V / 2; quiet.V > half {
-		in.warn("%s: %s: the value exceeds half of %s; %v is used", quiet.Name(), quote(quiet.V.String()), deadline.Name(), half)
+		in.warn("%s: %s: must be at most half of %s; using %v", quiet.Name(), quote(quiet.V.String()), deadline.Name(), half)
 		quiet.V, quiet.from = half, ""
 	}
 }
@@ -285,9 +285,9 @@ func (m *MetricsTLS) Validate() error {
 	case (m.Cert.V == "") != (m.Key.V == ""):
 		return fmt.Errorf("%s and %s: must be set together", m.Cert.Name(), m.Key.Name())
 	case auth != "" && auth != noClients && !verifies:
-		return fmt.Errorf("%s: %q: the value must be none, optional or require", m.ClientAuth.Name(), m.ClientAuth.V)
+		return fmt.Errorf("%s: %q: must be none, optional or require", m.ClientAuth.Name(), m.ClientAuth.V)
 	case verifies != (m.ClientCA.V != ""):
-		return fmt.Errorf("%s: set this value only together with %s=optional or %s=require", m.ClientCA.Name(), m.ClientAuth.Name(), m.ClientAuth.Name())
+		return fmt.Errorf("%s: requires %s=optional or %s=require", m.ClientCA.Name(), m.ClientAuth.Name(), m.ClientAuth.Name())
 	case m.ClientCA.V != "" && m.Cert.V == "":
 		return fmt.Errorf("%s: requires %s", m.ClientAuth.Name(), m.Cert.Name())
 	}

@@ -49,7 +49,7 @@ func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 	}
 	output.log.Store(log)
 	for _, err := range wrong {
-		log.Warn("invalid logging configuration; the default is used", zap.Error(err))
+		log.Warn("invalid logging configuration; using the default", zap.Error(err))
 	}
 	return log, z.Level
 }

@@ -276,13 +276,13 @@ var incidents = []incident{
 		settings: withCertificate(validity{-2 * time.Hour, -time.Hour}),
 		alerts:   []string{"CertificateExpires"},
 		metric:   "tls_certificate_expiry_timestamp_seconds", abnormal: func(v float64) bool { return v < float64(time.Now().Unix()) },
-		log:     []string{"the certificate", "in use is not valid"},
+		log:     []string{"the certificate", "in use is invalid"},
 		problem: "tls", why: "the TLS certificate is not valid",
 	},
 	{
 		name: "certificate: not valid yet", app: ok,
 		settings: withCertificate(validity{time.Hour, 72 * time.Hour}),
-		log:      []string{"the certificate", "in use is not valid"},
+		log:      []string{"the certificate", "in use is invalid"},
 		problem:  "tls", why: "not valid until",
 		silent: map[string]string{
 			"alert":  "The certificate becomes valid without an action.",

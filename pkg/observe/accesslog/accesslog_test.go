@@ -327,7 +327,7 @@ func TestDroppedLinesAreReported(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		l.Observe(get("/"))
 		synctest.Wait()
-		harness.Equal(t, reports, []string{"3 lines dropped: the output is not read in time"}, "reports")
+		harness.Equal(t, reports, []string{"3 lines dropped: output blocked: timeout"}, "reports")
 		harness.Equal(t, len(ends), 0, "messages about the end")
 		go func() { _, _ = io.Copy(io.Discard, r) }()
 		time.Sleep(time.Second)

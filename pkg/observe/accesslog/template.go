@@ -153,7 +153,7 @@ type bounded struct {
 
 func (w *bounded) Write(p []byte) (int, error) {
 	if w.writes++; w.writes > maxWrites {
-		return 0, fmt.Errorf("the line needs more than %d steps", maxWrites)
+		return 0, fmt.Errorf("template exceeds %d steps", maxWrites)
 	}
 	if len(w.b)+len(p) > w.end {
 		return 0, fmt.Errorf("the line is longer than %d KiB", maxRendered>>10)

@@ -81,10 +81,10 @@ func TestNewRejectsInvalidTemplate(t *testing.T) {
 		{`{{index .Response 1}}`, "cannot index"},
 		{`{{index .Request.TLS 1}}`, "cannot index nil"},
 		{`{{range $i := 9999999}}` + strings.Repeat("x", 100) + `{{end}}`, "longer than 64 KiB"},
-		{`{{range 9223372036854775807}}{{end}}`, "more than 4096 steps"},
-		{`{{if true}}{{with 1}}{{range 9223372036854775807}}{{if false}}x{{end}}{{end}}{{end}}{{end}}`, "more than 4096 steps"},
-		{`{{define "a"}}{{template "a"}}{{end}}{{template "a"}}`, "more than 4096 steps"},
-		{`{{define "a"}}{{if true}}{{template "b"}}{{end}}{{end}}{{define "b"}}{{template "a"}}{{end}}{{template "a"}}`, "more than 4096 steps"},
+		{`{{range 9223372036854775807}}{{end}}`, "exceeds 4096 steps"},
+		{`{{if true}}{{with 1}}{{range 9223372036854775807}}{{if false}}x{{end}}{{end}}{{end}}{{end}}`, "exceeds 4096 steps"},
+		{`{{define "a"}}{{template "a"}}{{end}}{{template "a"}}`, "exceeds 4096 steps"},
+		{`{{define "a"}}{{if true}}{{template "b"}}{{end}}{{end}}{{define "b"}}{{template "a"}}{{end}}{{template "a"}}`, "exceeds 4096 steps"},
 	} {
 		l, err := New(Options{Template: c.template}, io.Discard)
 		if err == nil {
@@ -127,7 +127,7 @@ func TestTemplateStepsAreLimited(t *testing.T) {
 	r := httptest.NewRequest("POST", "/", nil)
 	r.ContentLength = 1<<63 - 1
 	got := written(t, Options{Template: `{"n":"{{range .Request.ContentLength}}{{end}}"}`}, observe(r))
-	harness.Contains(t, got, "the line needs more than 4096 steps")
+	harness.Contains(t, got, "template exceeds 4096 steps")
 }
 
 // The context of a request is done after the exchange, and the exchange waits for the log.

@@ -42,7 +42,7 @@ type writer struct {
 }
 
 // errNotRead is reported if lines were dropped because the queue was full.
-var errNotRead = errors.New("the output is not read in time")
+var errNotRead = errors.New("output blocked: timeout")
 
 // newWriter returns a writer of lines to w.
 func newWriter(w io.Writer, o *Options) *writer {

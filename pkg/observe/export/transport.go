@@ -214,7 +214,7 @@ func hasScheme(endpoint string) bool { return strings.Contains(endpoint, "://") 
 func CheckEndpoint(signal, endpoint, written string) (remark string, err error) {
 	target, err := resolve(endpoint)
 	if err == nil && !hasScheme(written) {
-		remark = fmt.Sprintf("the %s endpoint has no scheme; it is taken for %s", signal, target.Redacted())
+		remark = fmt.Sprintf("the %s endpoint has no scheme; using %s", signal, target.Redacted())
 	}
 	return remark, err
 }
@@ -288,7 +288,7 @@ type bodyReader struct {
 	rest net.Buffers // not read yet
 }
 
-var errReleased = errors.New("the export has ended")
+var errReleased = errors.New("export canceled")
 
 // Read implements [io.Reader].
 func (r *bodyReader) Read(p []byte) (int, error) {

@@ -124,7 +124,7 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ours, err := m.gatherer.Gather()
 	if err != nil && len(ours) == 0 {
-		http.Error(w, "cannot gather the metrics", http.StatusInternalServerError)
+		http.Error(w, "failed to gather metrics", http.StatusInternalServerError)
 		return
 	}
 

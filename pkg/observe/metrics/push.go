@@ -57,14 +57,14 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	}
 	protocol, endpoint, written := c.Collector.Choose(protocol, c.Endpoint, export.Metrics)
 	if protocol == export.OTLPJSON {
-		warn("metrics push: http/json is not supported; http/protobuf is used")
+		warn("metrics push: http/json is not supported; using http/protobuf")
 		protocol = export.OTLP
 	}
 	if c.Interval > 0 {
 		o.Interval = c.Interval
 	}
 	if o.Interval > 0 && o.Interval < minInterval {
-		warn("metrics push: the interval is too short (%v); %v is used", o.Interval, minInterval)
+		warn("metrics push: the interval is too short (%v); using %v", o.Interval, minInterval)
 		o.Interval = minInterval
 	}
 	remark, err := export.CheckEndpoint("metrics", endpoint, written)

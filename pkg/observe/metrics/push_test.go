@@ -133,7 +133,7 @@ func TestPushConfigOptions(t *testing.T) {
 		{"head, gRPC", PushConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "http://c:4317"}, DefaultInterval: 5 * second}, "grpc http://c:4317 5s", ""},
 		{"head, HTTP", PushConfig{Settings: export.Settings{Protocol: "http/protobuf", Endpoint: "http://c/x"}, DefaultInterval: 5 * second, Interval: second}, "http/protobuf http://c/x 1s", ""},
 		{"head, short interval", PushConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "http://c:4317"}, DefaultInterval: 5 * second, Interval: time.Millisecond}, "grpc http://c:4317 1s", "1ms"},
-		{"head, address", PushConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "10.0.0.1:4317"}, DefaultInterval: 5 * second}, "grpc 10.0.0.1:4317 5s", "taken for http://10.0.0.1:4317"},
+		{"head, address", PushConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "10.0.0.1:4317"}, DefaultInterval: 5 * second}, "grpc 10.0.0.1:4317 5s", "using http://10.0.0.1:4317"},
 		{"head, no endpoint", PushConfig{Settings: export.Settings{Protocol: "grpc"}, DefaultInterval: 5 * second}, "none  5s", "the endpoint is missing"},
 		{"head, bad protocol", PushConfig{Settings: export.Settings{Protocol: "bogus"}, DefaultInterval: 5 * second}, "none  0s", "bogus"},
 		{"OTEL, for metrics", PushConfig{Settings: export.Settings{Collector: export.Collector{Endpoint: "http://c", BaseEndpoint: "http://d", Protocol: "http/json"}}}, "http/protobuf http://c/ 0s", "http/json"},

@@ -67,7 +67,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}}
 	slot, err := s.pages.Acquire(ctx, scrape)
 	if errors.Is(err, fair.ErrClientLimit) {
-		http.Error(w, "too many concurrent scrapes by the client", http.StatusTooManyRequests)
+		http.Error(w, "too many concurrent scrapes from the client", http.StatusTooManyRequests)
 		return
 	}
 	var turn *fair.Slot

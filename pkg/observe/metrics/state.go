@@ -66,7 +66,7 @@ func addConnections(r *registry, g *Gauges) {
 	}
 	pool("queue_proxy_client_connections", "Number of open client connections.",
 		"Number of new connections that wait for the limit.", clients)
-	r.counter("queue_proxy_client_connections_total", "Number of client connections: accepted, evicted (closed for a new connection), or refused (the pod stopped).",
+	r.counter("queue_proxy_client_connections_total", "Number of client connections that were accepted, evicted (closed for a new connection), or refused (the pod stopped).",
 		func(add func(float64, ...string)) {
 			p := clients()
 			add(float64(p.Accepted), "accepted")
@@ -104,7 +104,7 @@ func addLoad(r *registry, g *Gauges) {
 			add(1, string(state.Reason))
 		}
 	}, "reason")
-	r.gauge("queue_proxy_advised_concurrency_limit", "Settled adaptive limit. Absent before the comparison with a lower and a higher limit.",
+	r.gauge("queue_proxy_advised_concurrency_limit", "Settled adaptive limit. Absent until the limit was compared with a lower and a higher limit.",
 		sometimes(func() (float64, bool) { state, _ := g.Adaptive(); return float64(state.Settled), state.Settled > 0 }))
 }
 
@@ -120,7 +120,7 @@ func (s *state) addReadiness(r *registry, o *Options) {
 			add(1, word)
 		}
 	}, "reason")
-	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of times that the user container became unready.").WithLabelValues()
+	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "Number of changes of the user container from ready to not ready.").WithLabelValues()
 	s.answers = histogramsOf(r.histograms("queue_proxy_readiness_answer_seconds", "Duration of readiness probes, by result.",
 		seconds(), "ready"), dim("no", "yes"))
 	r.gauge("queue_proxy_draining", "1 during the drain, otherwise 0.", always(func() float64 { return float64(place(o.Gauges.Draining())) }))
@@ -142,11 +142,11 @@ func addRest(r *registry, o *Options) {
 	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Expiry time of the certificate as a Unix timestamp. Absent if there is no certificate.",
 		sometimes(func() (float64, bool) { at := o.Gauges.CertExpiry(); return float64(at.Unix()), !at.IsZero() }))
 	if dropped := o.Gauges.LogLinesDropped; dropped != nil {
-		r.counter("queue_proxy_log_lines_dropped_total", "Number of request log lines that were dropped because the output was blocked.",
+		r.counter("queue_proxy_log_lines_dropped_total", "Number of request log lines dropped because the output was blocked.",
 			always(func() float64 { return float64(dropped()) }))
 	}
 	if dropped := o.Gauges.SpansDropped; dropped != nil {
-		r.counter("queue_proxy_spans_dropped_total", "Number of spans that were not sent to the collector.", always(func() float64 { return float64(dropped()) }))
+		r.counter("queue_proxy_spans_dropped_total", "Number of spans dropped before they reached the collector.", always(func() float64 { return float64(dropped()) }))
 	}
 	r.counter("queue_proxy_bounds_total", "Number of closed connections, streams and requests, by bound.",
 		func(add func(float64, ...string)) {

@@ -64,7 +64,7 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 		o.Protocol, o.Endpoint, written = c.Collector.Choose(o.Protocol, o.Endpoint, export.Traces)
 		o.Header = c.Collector.Header
 	default:
-		warn("tracing protocol %q: the value must be one of none, stdout, grpc, http/protobuf, http/json, zipkin; tracing is disabled", o.Protocol)
+		warn("tracing protocol %q: must be one of none, stdout, grpc, http/protobuf, http/json, zipkin; tracing is disabled", o.Protocol)
 		o.Protocol = export.None
 		return o, warnings
 	}
@@ -108,7 +108,7 @@ func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 		}
 	}
 	if !(o.Sampling.Rate >= 0 && o.Sampling.Rate <= 1) {
-		warn("tracing sampling rate %v: the value must be between 0 and 1; 0 is used", o.Sampling.Rate)
+		warn("tracing sampling rate %v: must be between 0 and 1; using 0", o.Sampling.Rate)
 		o.Sampling.Rate = 0
 	}
 }
