@@ -34,7 +34,7 @@ type group struct {
 // Numbers of connections above the limits.
 var (
 	betweenRequests = group{name: "between two requests", n: 600, within: true, sends: startOfHead + "\r\n", reads: true}
-	inTheBody       = group{name: "of these with a long head, in the midst of a body", sends: longHead + "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 31<<10)}
+	inTheBody       = group{name: "long header section, within a body", sends: longHead + "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 31<<10)}
 )
 
 // groups use 10 000 connections, or fewer if the connections are expensive, but always more than

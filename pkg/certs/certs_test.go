@@ -278,12 +278,12 @@ func TestOpenInvalidPairErrorContainsFile(t *testing.T) {
 	for _, c := range []struct {
 		name, cert, key, want string
 	}{
-		{"rubbish for a certificate", rubbish, key, "tls.crt: no PEM block of type CERTIFICATE"},
+		{"garbage certificate", rubbish, key, "tls.crt: no PEM block of type CERTIFICATE"},
 		{"an empty certificate", "", key, "tls.crt: no PEM block of type CERTIFICATE"},
 		{"a certificate that does not parse", notACertificate, key, "tls.crt: x509: "},
 		{"a chain that is cut off", cert + cert[:len(cert)/2], key, "tls.crt: 2 PEM blocks of type CERTIFICATE found, 1 are valid"},
 		{"the files exchanged", key, cert, "tls.crt: no PEM block of type CERTIFICATE"},
-		{"rubbish for a key", cert, rubbish, "tls.key: "},
+		{"garbage key", cert, rubbish, "tls.key: "},
 		{"an empty key", cert, "", "tls.key: "},
 		{"a key that is cut off", cert, key[:len(key)/2], "tls.key: "},
 		{"another's key", cert, otherKey, "tls.key: tls: private key does not match public key"},
@@ -380,8 +380,8 @@ func TestInvalidPairIsReportedOnce(t *testing.T) {
 		{"the certificate replaced, the key not yet", "tls.key: tls: private key does not match", func(dir string) { write(t, filepath.Join(dir, certFile), newCert) }},
 		{"the key replaced, the certificate not yet", "tls.key: tls: private key does not match", func(dir string) { write(t, filepath.Join(dir, keyFile), newKey) }},
 		{"a certificate half written", "tls.crt: 1 PEM blocks", func(dir string) { write(t, filepath.Join(dir, certFile), newCert[:len(newCert)/2]) }},
-		{"the key gone", "tls.key: no such file", func(dir string) { os.Remove(filepath.Join(dir, keyFile)) }},
-		{"both gone", "tls.key: file does not exist", func(dir string) { os.RemoveAll(dir) }},
+		{"missing private key", "tls.key: no such file", func(dir string) { os.Remove(filepath.Join(dir, keyFile)) }},
+		{"both missing", "tls.key: file does not exist", func(dir string) { os.RemoveAll(dir) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "certs")

@@ -86,10 +86,10 @@ func TestVerifyClientsRejectsInvalidCertificate(t *testing.T) {
 		config := &tls.Config{Certificates: []tls.Certificate{pair}}
 		VerifyClients(config, authorities, optional)
 		for name, shown := range map[string]tls.Certificate{
-			"for servers":       {Certificate: [][]byte{forServers.Raw}, PrivateKey: clientKey},
-			"past":              {Certificate: [][]byte{past.Raw}, PrivateKey: clientKey},
-			"of somebody else":  {Certificate: pair.Certificate, PrivateKey: clientKey},
-			"of nobody we know": {Certificate: [][]byte{newAuthority(t, "theirs").cert.Raw}, PrivateKey: clientKey},
+			"for servers":   {Certificate: [][]byte{forServers.Raw}, PrivateKey: clientKey},
+			"past":          {Certificate: [][]byte{past.Raw}, PrivateKey: clientKey},
+			"another owner": {Certificate: pair.Certificate, PrivateKey: clientKey},
+			"unknown peer":  {Certificate: [][]byte{newAuthority(t, "theirs").cert.Raw}, PrivateKey: clientKey},
 		} {
 			client := a.client()
 			client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil }

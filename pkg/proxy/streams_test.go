@@ -38,7 +38,7 @@ func TestDrainDoesNotWaitForStreams(t *testing.T) {
 		{"events that answer a POST", "POST", "", "text/event-stream", false, ended{Drained, 100 * time.Second}},
 		{"a media type that begins so", "GET", "", "text/event-streams", false, ended{Drained, 100 * time.Second}},
 		{"a download", "GET", "", "application/octet-stream", false, ended{Drained, 100 * time.Second}},
-		{"a response that says gRPC to a request that does not", "GET", "", "application/grpc", false, ended{Drained, 100 * time.Second}},
+		{"gRPC response to another request", "GET", "", "application/grpc", false, ended{Drained, 100 * time.Second}},
 		{"a gRPC call that is refused", "POST", "application/grpc", "text/plain", false, ended{Drained, 100 * time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -21,7 +21,7 @@ func TestExecProbeLimitsResponseSize(t *testing.T) {
 	}))
 	defer elsewhere.Close()
 	for name, answer := range map[string]http.HandlerFunc{
-		"a head without end": func(w http.ResponseWriter, _ *http.Request) {
+		"endless header": func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, err := http.NewResponseController(w).Hijack()
 			if err != nil {
 				t.Error(err)

@@ -434,7 +434,7 @@ func TestErrorInObjectWithoutPodsIsIgnored(t *testing.T) {
 		{"repeated spec", "apiVersion: example.com/v1\nkind: App\nspec: " + template + "\nspec: {}\n", inject.Refused},
 		{"Helm template", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Values.name }}}\n", inject.Refused},
 		{"syntax error", "apiVersion: v1\nkind: ConfigMap\ndata: {a\n", inject.Refused},
-		{"aliases without end", "apiVersion: v1\nkind: ConfigMap\ndata: &a {b: *a}\n", inject.Refused},
+		{"endless aliases", "apiVersion: v1\nkind: ConfigMap\ndata: &a {b: *a}\n", inject.Refused},
 	} {
 		f := Parse("f", []byte(pod+c.document))
 		results := Inject([]*File{f}, nil, inject.Services)

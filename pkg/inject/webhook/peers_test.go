@@ -172,7 +172,7 @@ func TestIncompleteReviewsDoNotBlockNewConnections(t *testing.T) {
 		"nothing":               "",
 		"half a header section": small[:20],
 		"half a body":           small[:len(small)-1],
-		"no answer taken":       small,
+		"no response read":      small,
 		"a refusal":             strings.Replace(small, "POST", "GET", 1),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -284,7 +284,7 @@ func TestFailedWriteDropsLines(t *testing.T) {
 	}{
 		{"between lines", 3, errors.New("disk full"), "/1\n/3\n", 1},
 		{"inside a line", 4, errors.New("disk full"), "/1\n/\n/3\n", 1},
-		{"nothing taken", 0, errors.New("disk full"), "/3\n", 2},
+		{"no output read", 0, errors.New("disk full"), "/3\n", 2},
 		{"short without an error", 3, nil, "/1\n/3\n", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {

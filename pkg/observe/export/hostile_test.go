@@ -139,9 +139,9 @@ func hostileHTTP1() []hostile {
 		{"a head of long fields", OTLP, false, false, h1(pieces(head, "X: "+strings.Repeat("x", 8000)+"\r\n"))},
 		{"a head of short fields", Zipkin, false, false, h1(pieces(head, "X:x\r\n"))},
 		{"a head of blank lines", OTLPJSON, false, false, h1(pieces(head, "X: x\r\n", " \r\n"))},
-		{"1xx without end", OTLP, false, false, h1(pieces("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"))},
-		{"a body without end", OTLP, false, false, h1(pieces(head+"\r\n", "x"))},
-		{"chunks without end", OTLPJSON, false, false, h1(pieces(chunked, "1\r\nx\r\n"))},
+		{"endless 1xx responses", OTLP, false, false, h1(pieces("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"))},
+		{"endless body data", OTLP, false, false, h1(pieces(head+"\r\n", "x"))},
+		{"endless chunk data", OTLPJSON, false, false, h1(pieces(chunked, "1\r\nx\r\n"))},
 		{"the body of an error without end", Zipkin, false, false, h1(pieces("HTTP/1.1 503 Service Unavailable\r\n\r\n", "x"))},
 		{"a body that unpacks to much", OTLPJSON, false, false, h1(func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "%sContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", head, packed.Len(), packed.Bytes())
@@ -149,7 +149,7 @@ func hostileHTTP1() []hostile {
 		})},
 		{"a trailer without end", OTLP, false, false, h1(pieces(chunked+"0\r\n", "X: x\r\n"))},
 		{"a chunk extension without end", OTLP, false, false, h1(pieces(chunked+"1;", "x"))},
-		{"answers without end", OTLP, false, false, h1(pieces("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))},
+		{"endless responses", OTLP, false, false, h1(pieces("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))},
 		{"redirects to itself", OTLP, false, false, h1(func(w io.Writer) error {
 			_ = says("HTTP/1.1 307 Temporary Redirect\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")(w)
 			return io.EOF
@@ -191,8 +191,8 @@ func hostileHTTP2() []hostile {
 		{"a head of short fields", OTLPGRPC, false, false, blocks(true, withStatus(short))},
 		{"a head that decodes to much", OTLPGRPC, false, false, blocks(true, withStatus(repeated))},
 		{"trailers of long fields", OTLPGRPC, false, false, blocks(true, ok, longBlock)},
-		{"1xx without end", OTLPGRPC, false, false, h2(forever(func(f *harness.Frames, stream uint32) error { return f.WriteBlock(stream, false, early) }))},
-		{"a body without end", OTLPGRPC, false, false, h2(func(f *harness.Frames, stream uint32) error {
+		{"endless 1xx responses", OTLPGRPC, false, false, h2(forever(func(f *harness.Frames, stream uint32) error { return f.WriteBlock(stream, false, early) }))},
+		{"endless body data", OTLPGRPC, false, false, h2(func(f *harness.Frames, stream uint32) error {
 			_ = f.WriteBlock(stream, false, ok)
 			return forever(func(f *harness.Frames, stream uint32) error { return f.WriteData(stream, false, piece) })(f, stream)
 		})},
@@ -200,12 +200,12 @@ func hostileHTTP2() []hostile {
 			_ = f.WriteBlock(stream, false, ok)
 			return forever(func(f *harness.Frames, stream uint32) error { return f.WriteData(stream, false, nil) })(f, stream)
 		})},
-		{"pings without end, then no answer", OTLPGRPC, false, true, h2(forever(ping))},
-		{"an answer, then pings without end", OTLPGRPC, false, false, h2(func(f *harness.Frames, stream uint32) error {
+		{"endless pings without a response", OTLPGRPC, false, true, h2(forever(ping))},
+		{"response, then endless pings", OTLPGRPC, false, false, h2(func(f *harness.Frames, stream uint32) error {
 			_ = fineHTTP2(f, stream)
 			return forever(ping)(f, stream)
 		})},
-		{"settings without end", OTLPGRPC, false, true, h2(forever(func(f *harness.Frames, _ uint32) error {
+		{"endless SETTINGS", OTLPGRPC, false, true, h2(forever(func(f *harness.Frames, _ uint32) error {
 			return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		}))},
 		{"GOAWAY at once", OTLPGRPC, false, false, h2(func(f *harness.Frames, _ uint32) error {
@@ -218,7 +218,7 @@ func hostileHTTP2() []hostile {
 		{"silence", OTLPGRPC, false, true, silent},
 		{"no answer", OTLPGRPC, false, true, (*harness.AppConn).Hang},
 		{"silence instead of TLS", OTLPGRPC, true, true, silent},
-		{"pings without end from one that does not read", OTLPGRPC, false, true, func(c *harness.AppConn) {
+		{"endless pings without reading", OTLPGRPC, false, true, func(c *harness.AppConn) {
 			f := c.Frames()
 			_ = f.WriteSettings()
 			_ = forever(ping)(f, 0)
@@ -275,8 +275,8 @@ func TestHostileCollectorMemoryIsBounded(t *testing.T) {
 func TestExportErrorsAreTruncated(t *testing.T) {
 	long := strings.Repeat("\x01", maxHead/2)
 	for name, c := range map[string]hostile{
-		"a line that is no status": {exporter: OTLP, serve: h1(says(long + "\r\n\r\n"))},
-		"a field without a name":   {exporter: Zipkin, serve: h1(says("HTTP/1.1 200 OK\r\n:" + long + "\r\n\r\n"))},
+		"line without a status":  {exporter: OTLP, serve: h1(says(long + "\r\n\r\n"))},
+		"a field without a name": {exporter: Zipkin, serve: h1(says("HTTP/1.1 200 OK\r\n:" + long + "\r\n\r\n"))},
 		"a message of gRPC": {exporter: OTLPGRPC, serve: h2(func(f *harness.Frames, stream uint32) error {
 			return f.WriteHead(stream, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "3", "grpc-message", strings.Repeat("x", maxHead/2))
 		})},

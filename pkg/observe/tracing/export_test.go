@@ -511,17 +511,17 @@ func TestExportHandlesCollectorResponses(t *testing.T) {
 		dropped  uint64
 		says     string
 	}{
-		{"400 is for good", export.OTLP, &collector{answer: func() (int, string) { return 400, "no" }}, 1, 2, "400 Bad Request"},
-		{"503 is tried again", export.OTLP, &collector{answer: statusThenFine(503)}, 2, 0, ""},
-		{"429 is tried again", export.Zipkin, &collector{answer: statusThenFine(429)}, 2, 0, ""},
+		{"400 is not retried", export.OTLP, &collector{answer: func() (int, string) { return 400, "no" }}, 1, 2, "400 Bad Request"},
+		{"503 is retried", export.OTLP, &collector{answer: statusThenFine(503)}, 2, 0, ""},
+		{"429 is retried", export.Zipkin, &collector{answer: statusThenFine(429)}, 2, 0, ""},
 		{"a redirect is not followed", export.OTLP, &collector{answer: func() (int, string) { return 307, "" }}, 1, 2, "307"},
 		{"partial success", export.OTLP, &collector{answer: http200(string(partialSuccess(1)))}, 1, 1, "1 of 2 spans were rejected"},
 		{"partial success in JSON", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":"2"}}`)}, 1, 2, "2 of 2"},
 		{"partial success of a number", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":1}}`)}, 1, 1, "1 of 2"},
 		{"an answer that is no JSON", export.OTLPJSON, &collector{answer: http200("ok")}, 1, 0, ""},
 		{"an answer that is no protobuf", export.OTLP, &collector{answer: http200("\xff\xff\xff")}, 1, 0, ""},
-		{"gRPC UNAVAILABLE is tried again", export.OTLPGRPC, &collector{fail: grpcThenFine(codes.Unavailable)}, 2, 0, ""},
-		{"gRPC INVALID_ARGUMENT is for good", export.OTLPGRPC, &collector{fail: grpcThenFine(codes.InvalidArgument)}, 1, 2, "grpc-status 3"},
+		{"gRPC UNAVAILABLE is retried", export.OTLPGRPC, &collector{fail: grpcThenFine(codes.Unavailable)}, 2, 0, ""},
+		{"gRPC INVALID_ARGUMENT is not retried", export.OTLPGRPC, &collector{fail: grpcThenFine(codes.InvalidArgument)}, 1, 2, "grpc-status 3"},
 		{"gRPC partial success", export.OTLPGRPC, &collector{reject: 1}, 1, 1, "1 of 2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

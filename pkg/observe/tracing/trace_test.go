@@ -225,13 +225,13 @@ func TestSamplingDecision(t *testing.T) {
 	}{
 		{"always, new", always, "", true, true},
 		{"always, against the client", always, w3c + "-00", true, true},
-		{"follow a yes", follow, w3c + "-01", true, true},
-		{"follow a no", Sampling{Rate: 1, Follow: true}, w3c + "-00", false, false},
+		{"follow sampled parent", follow, w3c + "-01", true, true},
+		{"follow unsampled parent", Sampling{Rate: 1, Follow: true}, w3c + "-00", false, false},
 		{"follow, new", follow, "", false, false},
 		{"follow, new, rate 1", Sampling{Rate: 1, Follow: true}, "", true, true},
 		{"follow, B3 undecided", Sampling{Rate: 1, Follow: true}, "b3: " + b3ids, true, true},
 		{"debug", Sampling{Rate: math.SmallestNonzeroFloat64}, "b3: " + b3ids + "-d", true, true},
-		{"a yes that we do not follow goes on all the same", Sampling{Rate: math.SmallestNonzeroFloat64}, w3c + "-01", false, true},
+		{"sampled parent is forwarded although the parent is not followed", Sampling{Rate: math.SmallestNonzeroFloat64}, w3c + "-01", false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newTracer(t, c.sampling, inW3C).Begin(carrying(fields(c.line)))

@@ -41,7 +41,7 @@ func TestResponsesAreForwarded(t *testing.T) {
 		{"an unknown status", "GET", "HTTP/1.1 799 What\r\nContent-Length: 2\r\n\r\nhi", 799, "hi", nil},
 		{"no reason", "GET", "HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", nil},
 		{"fields for this hop", "GET", "HTTP/1.1 200 OK\r\nConnection: X-Mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: timeout=5\r\nX-Yours: 2\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"x-mine:", "keep-alive:", "connection:", "x-yours: 2"}},
-		{"somebody speaks in our name", "GET", "HTTP/1.1 200 OK\r\nProxy-Status: queue-proxy; error=x, cdn\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"proxy-status: cdn"}},
+		{"forged own member", "GET", "HTTP/1.1 200 OK\r\nProxy-Status: queue-proxy; error=x, cdn\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"proxy-status: cdn"}},
 		{"a folded line", "GET", "HTTP/1.1 200 OK\r\nX-Long: a\r\n b\r\nContent-Length: 0\r\n\r\n", 200, "", nil},
 		{"a date of its own", "GET", "HTTP/1.1 200 OK\r\nDate: Sat, 01 Jan 2000 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"date: Sat, 01 Jan 2000 00:00:00 GMT"}},
 		{"a long head", "GET", "HTTP/1.1 200 OK\r\nX-Long: " + strings.Repeat("x", 60<<10) + "\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", []string{"x-long: " + strings.Repeat("x", 60<<10)}},
@@ -99,9 +99,9 @@ func TestAppFailureReturns502(t *testing.T) {
 		"two lengths":               {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", observation.AppGarbage},
 		"length and chunks":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", observation.AppGarbage},
 		"another coding":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", observation.AppGarbage},
-		"101 that nobody asked for": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", observation.AppGarbage},
-		"interim without end":       {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), observation.AppGarbage},
-		"a head without end":        {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), observation.AppGarbage},
+		"unexpected 101":            {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", observation.AppGarbage},
+		"endless interim responses": {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), observation.AppGarbage},
+		"endless header":            {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), observation.AppGarbage},
 		"nothing":                   {"<close>", observation.AppReset},
 		"half a head":               {"HTTP/1.1 200 OK\r\nContent-Le<close>", observation.AppReset},
 		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", observation.AppReset},
@@ -221,7 +221,7 @@ func TestReplayOnClosedAppConnection(t *testing.T) {
 	}{
 		"GET":                 {"GET /it HTTP/1.1\r\nHost: a\r\n\r\n", 200},
 		"PUT, its body held":  {"PUT /it HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 200},
-		"PUT, its body gone":  {"PUT /it HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", 502},
+		"PUT, body sent":      {"PUT /it HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", 502},
 		"POST, its body held": {"POST /it HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 502},
 	} {
 		t.Run(name, func(t *testing.T) {

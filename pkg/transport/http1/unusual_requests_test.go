@@ -84,7 +84,7 @@ func TestUnusualRequestsKeepOtherRequestsUnchanged(t *testing.T) {
 		"chunks and trailers":      goUpload,
 		"a nominated field":        "GET /n HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\r\n",
 		"a head of 30 KB":          "GET /long HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("x", 30<<10) + "\r\n\r\n",
-		"a target that is no URI":  "GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n",
+		"target is not a URI":      "GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n",
 		"a target in another form": "GET http://a/p HTTP/1.1\r\nHost: a\r\n\r\n",
 		"a probe":                  "GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n",
 	} {

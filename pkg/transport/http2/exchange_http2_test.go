@@ -158,7 +158,7 @@ func TestGRPCStatusIsObserved(t *testing.T) {
 		"NOT_FOUND in a head that is all": {func(s *appStream) {
 			s.respond(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "5")
 		}, "NOT_FOUND"},
-		"a head that speaks of gRPC, and is none of it": {func(s *appStream) {
+		"header section with an invalid gRPC media type": {func(s *appStream) {
 			s.respond(true, ":status", "200", "content-type", "text/plain", "grpc-status", "14")
 		}, ""},
 	} {

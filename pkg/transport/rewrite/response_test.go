@@ -16,7 +16,7 @@ func TestResponseFieldsForSidecarAreRemoved(t *testing.T) {
 		{"trailers may be announced", "Trailer: X\n", "Trailer: X\n"},
 		{"requests' own fields mean nothing", "Host: a\nExpect: b\nK-Network-Hash: c\n", "Host: a\nExpect: b\nK-Network-Hash: c\n"},
 		{"another proxy's status", "Proxy-Status: cdn; error=x\n", "Proxy-Status: cdn; error=x\n"},
-		{"what is said in our name", "Proxy-Status: queue-proxy; error=x\nproxy-status: cdn, queue-proxy, b\n", "proxy-status: cdn, b\n"},
+		{"forged own member", "Proxy-Status: queue-proxy; error=x\nproxy-status: cdn, queue-proxy, b\n", "proxy-status: cdn, b\n"},
 	} {
 		var got seen
 		EachResponseField(fields(c.lines), &got)

@@ -136,9 +136,9 @@ func TestEarlyResponseIsReturnedDuringUpload(t *testing.T) {
 		serve func(conn *harness.AppConn) // called after the response
 	}{
 		{"and the connection is closed", 40, func(conn *harness.AppConn) {}},
-		{"and the connection is left", 8, func(conn *harness.AppConn) { conn.Idle() }},
+		{"with the connection open", 8, func(conn *harness.AppConn) { conn.Idle() }},
 		{"and the connection is half-closed", 8, func(conn *harness.AppConn) { conn.CloseWrite(); conn.Hang() }},
-		{"and nothing more is read", 8, func(conn *harness.AppConn) { conn.CloseRead(); conn.Idle() }},
+		{"without further reads", 8, func(conn *harness.AppConn) { conn.CloseRead(); conn.Idle() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := app(t, func(conn *harness.AppConn) {

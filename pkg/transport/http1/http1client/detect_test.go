@@ -223,7 +223,7 @@ func TestOnlyH2RequiresHTTP2Response(t *testing.T) {
 		"HTTP/2 alone, which resets":      {speaking((*harness.AppConn).Reset, yesH2), true, no, 3},
 		"HTTP/2 alone, which says so":     {speaking(yesH2, yesH2), true, no, 0},
 		"both":                            {speaking(yesH1, yesH2), false, yes, 0},
-		"one that is dying":               {speaking(closes, dyingH2), false, unknown, 5},
+		"terminating pod":                 {speaking(closes, dyingH2), false, unknown, 5},
 		"HTTP/1.1":                        {speaking(yesH1, yesH1), false, yes, 0},
 		"neither":                         {closes, false, unknown, 1},
 		"HTTP/2, and too busy for a word": {speaking((*harness.AppConn).Hang, yesH2), false, unknown, 0},
@@ -277,7 +277,7 @@ func TestDetectionStoresTimeoutOnlyForHTTP1(t *testing.T) {
 		remember bool
 	}{
 		{"HTTP/1.1 heard", true, true},
-		{"nothing heard", false, false},
+		{"no input received", false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

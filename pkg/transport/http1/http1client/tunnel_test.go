@@ -239,12 +239,12 @@ func TestHalfClosedTunnelTimesOut(t *testing.T) {
 	for name, play := range map[string]func(client, app *pipe){
 		"both silent":                    func(client, app *pipe) { client.CloseWrite(); io.ReadAll(app) },
 		"the user container's side ends": func(client, app *pipe) { app.CloseWrite(); io.ReadAll(client) },
-		"nobody reads what still comes": func(client, app *pipe) {
+		"unread input after the end": func(client, app *pipe) {
 			client.CloseWrite()
 			io.ReadAll(app)
 			io.WriteString(app, "some bytes")
 		},
-		"nobody read when the other side ended": func(client, app *pipe) {
+		"unread input at the end of the other side": func(client, app *pipe) {
 			io.WriteString(app, "some bytes")
 			synctest.Wait()
 			client.CloseWrite()

@@ -176,7 +176,7 @@ func TestBodyLengthMatchesContentLength(t *testing.T) {
 		fault                        transport.Fault
 	}{
 		"equal":             {"GET", "200", "5", "hello", "hello", 0},
-		"none said":         {"GET", "200", "", "hello", "hello", 0},
+		"none announced":    {"GET", "200", "", "hello", "hello", 0},
 		"too long":          {"GET", "200", "3", "hello", "", transport.FaultGarbage},
 		"too short":         {"GET", "200", "9", "hello", "hello", transport.FaultGarbage},
 		"nothing of it":     {"GET", "200", "9", "", "", transport.FaultGarbage},
@@ -224,7 +224,7 @@ func TestEmptyResponseMatchesContentLength(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, length string
 		fault          transport.Fault
-	}{"none said": {"GET", "", 0}, "zero": {"GET", "0", 0}, "more": {"GET", "5", transport.FaultGarbage}, "HEAD": {"HEAD", "5", 0}} {
+	}{"none announced": {"GET", "", 0}, "zero": {"GET", "0", 0}, "more": {"GET", "5", transport.FaultGarbage}, "HEAD": {"HEAD", "5", 0}} {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			fields := []string{":status", "200"}
 			if c.length != "" {
@@ -688,9 +688,9 @@ func (f failing) Read([]byte) (int, error) { return 0, f.error }
 
 func TestTruncatedResponseFailsAfterReceivedContent(t *testing.T) {
 	for name, cut := range map[string]func(p *peer, id uint32){
-		"the stream":     func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeInternal) },
-		"without a word": func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeNo) },
-		"the connection": func(p *peer, id uint32) { p.Close() },
+		"the stream":        func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeInternal) },
+		"without a message": func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeNo) },
+		"the connection":    func(p *peer, id uint32) { p.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {

@@ -34,12 +34,12 @@ func TestReplayAfterStreamReset(t *testing.T) {
 		body   io.Reader
 		sends  int32
 	}{
-		"GET":                         {method: "GET", before: 1, code: http2.ErrCodeInternal, sends: 1},
-		"refused":                     {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
-		"refused, fresh":              {method: "GET", before: 0, code: http2.ErrCodeRefusedStream, sends: 2},
-		"refused POST":                {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
-		"refused POST, body has gone": {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, body: strings.NewReader("hi"), sends: 1},
-		"refused behind 103":          {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, info: true, sends: 1},
+		"GET":                     {method: "GET", before: 1, code: http2.ErrCodeInternal, sends: 1},
+		"refused":                 {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
+		"refused, fresh":          {method: "GET", before: 0, code: http2.ErrCodeRefusedStream, sends: 2},
+		"refused POST":            {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
+		"refused POST, body sent": {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, body: strings.NewReader("hi"), sends: 1},
+		"refused behind 103":      {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, info: true, sends: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var seen atomic.Int32
@@ -107,7 +107,7 @@ func TestReplayAfterConnectionError(t *testing.T) {
 		"GET on a fresh connection":     {method: "GET", before: 0, sends: 1},
 		"POST":                          {method: "POST", before: 1, sends: 1},
 		"PATCH":                         {method: "PATCH", before: 1, sends: 1},
-		"PUT whose body has gone":       {method: "PUT", before: 1, sends: 1, body: strings.NewReader("hi")},
+		"PUT with sent body":            {method: "PUT", before: 1, sends: 1, body: strings.NewReader("hi")},
 		"GET behind a part of a answer": {method: "GET", before: 1, sends: 1, info: true},
 	} {
 		t.Run(name, func(t *testing.T) {
