@@ -28,7 +28,7 @@ const (
 )
 
 // lowConfidence is the message of the event for pods that are injected with low confidence.
-const lowConfidence = "queue-proxy is injected with low confidence in the port, because the webhook cannot read Services and the port name does not indicate HTTP;  " +
+const lowConfidence = "queue-proxy is injected with low confidence in the port, because the webhook cannot read Services and the port name does not indicate HTTP; " +
 	"name the port http, or set the annotation " + inject.Prefix + "port"
 
 // chosen is the label of namespaces in which pods are injected.
