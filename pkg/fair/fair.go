@@ -124,6 +124,7 @@ func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
 	defer s.mu.Unlock()
 	if w.element != nil { // otherwise it was removed from the queue at the same time
 		s.remove(w, ctx.Err())
+		s.advance() // the next waiter may need fewer slots
 	}
 	return w.slot, w.err
 }

@@ -120,6 +120,17 @@ func TestCanceledWaiterLeavesQueue(t *testing.T) {
 	})
 }
 
+func TestWaiterThatLeavesAdmitsNextWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := fair.New(fair.Options{Slots: 10, Queue: 10})
+		acquireMany(t, s, 1, 6)
+		heavy, light := acquireMany(t, s, 2, 5), acquireMany(t, s, 3, 4)
+		harness.Equal(t, light.state(), "queued", "light call after a heavy call")
+		heavy.cancel()
+		harness.Equal(t, light.state(), "slot", "light call after the heavy call was canceled")
+	})
+}
+
 func TestFullQueueRejectsClientWithMostWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 1, Queue: 3})
