@@ -14,7 +14,7 @@ func TestPatchWithoutTemplateIsNotChanged(t *testing.T) {
 			harness.Equal(t, code, done, command, report)
 			harness.Equal(t, out, in, command)
 			harness.Contains(t, report, "warning: the ")
-			harness.Contains(t, report, "is it a patch?")
+			harness.Contains(t, report, "if the document is a patch")
 		}
 	}
 }
