@@ -119,7 +119,7 @@ func (in *reading) validate() {
 	in.validatePorts()
 	requested := &c.Observability.V.RequestMetrics
 	if _, port := c.metricsEndpoint(); port == 0 && requested.Protocol == "prometheus" && requested.Endpoint != "" {
-		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and an unused port from %d to 65535; the default is used",
+		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and an unused port from %d to 65535; using the default",
 			c.Observability.Name(), quote(redactURL(requested.Endpoint)), minMetricsPort)
 	}
 	in.warnProbeHosts()

@@ -44,7 +44,7 @@ type Settings struct {
 
 const (
 	// maxConns is the default of Settings.MaxConns. A user container that accepts one stream per connection needs
-	// as many connections as there are concurrent requests.
+	// as many connections as there are concurrent requests. Each client that sends content also needs a connection.
 	maxConns = 1000
 	// window is the maximum length of unread response content on a stream, in bytes.
 	window = 64 << 10
@@ -73,8 +73,6 @@ const (
 	// carefulConns is the minimum number of connections from which requests also use a connection on
 	// which the user container may still process many canceled requests.
 	carefulConns = 16
-	// maxSeparateConns is the maximum number of connections that are opened to separate the content of clients.
-	maxSeparateConns = 100
 	// shareTime is the minimum time between a failed optional dial and the next one. Some user containers accept
 	// only one connection.
 	shareTime = 10 * time.Second
@@ -332,7 +330,7 @@ func (c *Client) tryOpen(owner http2conn.Owner, head *http2conn.Block, upload ht
 
 // separates reports whether a separate connection can be opened for the content of a request. c.mu must be held.
 func (c *Client) separates() bool {
-	return len(c.conns) < min(maxSeparateConns, c.settings.MaxConns) && time.Since(c.since) >= c.sharing
+	return len(c.conns) < c.settings.MaxConns && time.Since(c.since) >= c.sharing
 }
 
 // tryEach opens a stream on the first connection that accepts it. careful has the same meaning as for

@@ -11,9 +11,6 @@ func (c *Client) Queued() int {
 	return c.queue.waiters.Len()
 }
 
-// MaxSeparateConns is maxSeparateConns.
-const MaxSeparateConns = maxSeparateConns
-
 // ExpireIdle runs the idle timers of all connections, and returns the number of remaining connections.
 func (c *Client) ExpireIdle() int {
 	c.mu.Lock()

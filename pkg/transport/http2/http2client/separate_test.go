@@ -49,12 +49,12 @@ func TestContentOfClientsUsesSeparateConnections(t *testing.T) {
 
 func TestSeparateConnectionsAreBounded(t *testing.T) {
 	a, seen := newReceiving(t)
-	client := newClient(t, a)
-	for range http2client.MaxSeparateConns + 10 {
+	client := newFullClient(t, a, 5)
+	for range 10 {
 		startUpload(t, client)
 		harness.Receive(t, seen, "request")
 	}
-	harness.Equal(t, a.connections(), http2client.MaxSeparateConns, "connections")
+	harness.Equal(t, a.connections(), 5, "connections")
 }
 
 // The user container accepts one connection.
