@@ -20,8 +20,8 @@ const (
 const numGRPCCodes = 17
 
 // grpcStatuses contains the status codes of gRPC (https://grpc.io/docs/guides/status-codes/) and the other values of
-// GRPCStatus. failed is true for the codes that report a failure or an overload of the user container. Other codes are
-// caused by the client.
+// GRPCStatus. failed is true for the codes that report a failure or an overload of the user container, and for responses
+// without a valid code, which clients treat as UNKNOWN. The client causes the other codes.
 var grpcStatuses = [NumGRPCStatuses]struct {
 	name   string
 	failed bool
@@ -43,8 +43,8 @@ var grpcStatuses = [NumGRPCStatuses]struct {
 	{"UNAVAILABLE", true},
 	{"DATA_LOSS", true},
 	{"UNAUTHENTICATED", false},
-	GRPCOther:   {"other", false},
-	GRPCMissing: {"none", false},
+	GRPCOther:   {"other", true},
+	GRPCMissing: {"none", true},
 }
 
 // ParseGRPCStatus returns the status for the value of a grpc-status field.

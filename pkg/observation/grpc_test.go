@@ -20,10 +20,10 @@ func TestGRPCStatusIsParsed(t *testing.T) {
 }
 
 func TestGRPCStatusFailed(t *testing.T) {
-	failed := map[int]bool{2: true, 4: true, 8: true, 13: true, 14: true, 15: true}
+	failed := map[int]bool{2: true, 4: true, 8: true, 13: true, 14: true, 15: true, 17: true}
 	for code := -1; code <= 17; code++ {
 		harness.Equal(t, GRPCStatusOf(code).Failed(), failed[code], code)
 	}
-	harness.Equal(t, GRPCMissing.Failed(), false, "missing status")
+	harness.Equal(t, GRPCMissing.Failed(), true, "missing status")
 	harness.Equal(t, GRPCStatusOf(-1).String(), "", "response without gRPC")
 }

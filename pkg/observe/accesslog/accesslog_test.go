@@ -114,6 +114,19 @@ func TestJSONLineOfQueuedRequestContainsNull(t *testing.T) {
 	}
 }
 
+func TestSeverityDependsOnCause(t *testing.T) {
+	for reason := range observation.NumReasons {
+		o := get("/")
+		o.Reason = reason
+		want := `"severity":"WARNING"`
+		switch reason {
+		case observation.OK, observation.ClientSlow, observation.BadRequest, observation.TooLarge, observation.HeadTooLarge, observation.ClientGone:
+			want = `"severity":"INFO"`
+		}
+		harness.Contains(t, written(t, Options{}, o), want, reason)
+	}
+}
+
 func TestGRPCStatusIsLogged(t *testing.T) {
 	missing, failed := get("/missing"), get("/failed")
 	missing.RPC, failed.RPC = observation.GRPCStatusOf(5), observation.GRPCStatusOf(14)

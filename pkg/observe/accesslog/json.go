@@ -22,7 +22,7 @@ const (
 // the template that is replaced by this line, or "".
 func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, templateError string) []byte {
 	severity := "INFO"
-	if failed(o) && o.Reason != observation.ClientGone {
+	if failed(o) && !o.Reason.IsClient() {
 		severity = "WARNING"
 	}
 	b = appendTime(append(b, `{"timestamp":"`...), o.Start)

@@ -17,7 +17,7 @@ const (
 	errorShare   = 0.2              // errors of the application, as a share of its responses; as in QueueProxyAppReturnsErrors
 	failureShare = 0.05             // failed requests with a cause, as a share of all requests; as in QueueProxyAppFails
 	hangTime     = 30 * time.Second // time without a response
-	slowTime     = time.Second      // median time in the application if its usual time is not known
+	slowTime     = time.Second      // time in the application that is long if its usual time is not known
 
 	slowFactor  = 3                      // ratio of the median time to the usual time in the application
 	minSlow     = 100 * time.Millisecond // median time of an application that is slower than usual
@@ -107,6 +107,9 @@ var rules = [...]rule{
 	{"timeouts", "requests exceed a timeout of the sidecar",
 		"If requests wait in the queue, add pods. Otherwise, fix the application or increase the timeout.",
 		failures(observation.RequestTimeout, observation.ResponseStartTimeout, observation.IdleTimeout)},
+	{"unanswered", "clients disconnect because the application does not respond",
+		"Check whether the application hangs. Compare its response times with the timeouts of the clients.",
+		checkUnanswered},
 	{slow, "the application is slow",
 		"Check the CPU and memory usage of the application, and its dependencies. If the load is too high, add pods.",
 		checkSlow},
@@ -295,6 +298,22 @@ func (e *evidence) onsetLocked(share float64, part, whole func(*tally) uint32) (
 	return at
 }
 
+// lastLocked returns the text "; most recently 1m ago" for the newest sample with events, or "" if these events are less
+// than rejectingSamples samples old. Board.mu must be held.
+func (e *evidence) lastLocked(events func(*tally) uint32) string {
+	for n := 0; n < e.samples; n++ {
+		t := e.eventsLocked(n)
+		if events(&t) == 0 {
+			continue
+		}
+		if n <= rejectingSamples {
+			return ""
+		}
+		return fmt.Sprintf("; most recently %v ago", brief(time.Duration(n-1)*Interval))
+	}
+	return ""
+}
+
 // checkTLS detects a certificate that clients reject, and files or a port that the sidecar cannot use.
 func checkTLS(e *evidence) (m match, ok bool) {
 	t := &e.tls
@@ -336,7 +355,7 @@ func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
 		}
 		return match{
 			confidence: high, since: e.onsetLocked(failureShare, part, (*tally).requests),
-			numbers: fmt.Sprintf("%s of %s in %s (%s)", percent(n, all), message.Count(all, "request"), e.period(), strings.Join(words, ", ")),
+			numbers: fmt.Sprintf("%s of %s in %s (%s)%s", percent(n, all), message.Count(all, "request"), e.period(), strings.Join(words, ", "), e.lastLocked(part)),
 		}, true
 	}
 }
@@ -349,8 +368,8 @@ func checkErrors(e *evidence) (m match, ok bool) {
 	}
 	return match{
 		confidence: high, since: e.onsetLocked(errorShare, failed, (*tally).responses),
-		numbers: fmt.Sprintf("%s of %s in %s (5xx status or gRPC error)",
-			percent(n, all), message.Count(all, "application response"), e.period()),
+		numbers: fmt.Sprintf("%s of %s in %s (5xx status or gRPC error)%s",
+			percent(n, all), message.Count(all, "application response"), e.period(), e.lastLocked(failed)),
 	}, true
 }
 
@@ -363,19 +382,22 @@ func checkHang(e *evidence) (m match, ok bool) {
 	}
 	app := e.board.sources.App()
 	minute := e.eventsLocked(int(time.Minute / Interval))
-	unanswered := func(t *tally) uint32 {
+	withoutResponse := func(t *tally) uint32 {
 		return t[observation.ClientGone] + t[observation.RequestTimeout] + t[observation.ResponseStartTimeout]
 	}
-	left := unanswered(&minute)
+	left := withoutResponse(&minute)
 	switch {
 	case app.Pending > 0 && e.now.Sub(app.Oldest) >= hangTime:
 		m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
 			message.Count(app.Pending, "request"), brief(e.now.Sub(app.Oldest)), e.waiting)}
-		if app.Pending == 1 && e.waiting == 0 && left == 0 {
-			m.confidence = low // it may be a long request
+		if e.waiting == 0 && left == 0 { // the requests may be long requests, such as polls
+			m.confidence = medium
+			if app.Pending < minFailures || e.usual == 0 || e.usual >= slowTime {
+				m.confidence = low
+			}
 		}
 	case left >= minFailures && minute.responses() == 0:
-		m = match{confidence: high, since: e.onsetLocked(failureShare, unanswered, (*tally).requests), numbers: fmt.Sprintf(
+		m = match{confidence: high, since: e.onsetLocked(failureShare, withoutResponse, (*tally).requests), numbers: fmt.Sprintf(
 			"%s without a response in the last minute (timeout or client disconnect)", message.Count(left, "request"))}
 	default:
 		return m, false
@@ -384,6 +406,22 @@ func checkHang(e *evidence) (m match, ok bool) {
 		m.numbers += "; no response since the start"
 	} else {
 		m.numbers += fmt.Sprintf("; last response %v ago", brief(silent))
+	}
+	return m, true
+}
+
+// checkUnanswered detects clients that disconnect before the response, although they have waited for it. If requests
+// are queued, the unanswered requests are the cause.
+func checkUnanswered(e *evidence) (m match, ok bool) {
+	left := func(t *tally) uint32 { return t[unanswered] }
+	n, all := e.events[unanswered], e.events.requests()
+	if n < minFailures || float64(n) < errorShare*float64(all) {
+		return m, false
+	}
+	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
+		"%s of %s in %s had no response after %v or more", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
+	if e.waiting > 0 {
+		m.confidence = medium
 	}
 	return m, true
 }

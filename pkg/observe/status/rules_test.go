@@ -171,13 +171,40 @@ var ruleTests = []ruleTest{
 			b.Observe(o)
 			b.sampled(99, func() {})
 		})
-	}, "100 % of 3 application responses in the last 5 minutes (5xx status or gRPC error)", high, 300 * time.Second},
+	}, "100 % of 3 application responses in the last 5 minutes (5xx status or gRPC error); most recently 1m39s ago", high, 300 * time.Second},
 	{"timeouts", "timeouts", func(b *Board) {
 		b.sampled(60, func() {
 			b.observe(9, observation.OK, time.Millisecond)
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
 	}, "10 % of 600 requests in the last minute (60 idle-timeout)", high, time.Minute},
+	{"client timeouts", "unanswered", func(b *Board) {
+		b.sampled(60, func() {
+			b.observe(1, observation.OK, time.Millisecond)
+			o := newObservation(observation.ClientGone, 2*time.Second)
+			o.Begun = false
+			b.Observe(o)
+		})
+	}, "50 % of 120 requests in the last minute had no response after 1s or more", low, time.Minute},
+	{"client timeouts and a queue", "unanswered", func(b *Board) {
+		b.loaded(2, 5)
+		b.sampled(60, func() {
+			b.observe(1, observation.OK, time.Millisecond)
+			o := newObservation(observation.ClientGone, 2*time.Second)
+			o.Begun = false
+			b.Observe(o)
+		})
+	}, "50 % of 120 requests in the last minute had no response after 1s or more", medium, time.Minute},
+	{"long polls", "app-hangs", func(b *Board) {
+		b.sampled(100, func() { b.observe(2, observation.OK, 45*time.Second) })
+		b.loaded(3, 0)
+		b.holding(3, observation.Waiting, time.Now())
+		b.sampled(40, func() {})
+	}, "3 requests in the application, the oldest for 40s; 0 queued; last response 40s ago", low, 40 * time.Second},
+	{"errors that ended", "app-errors", func(b *Board) {
+		b.sampled(30, func() { b.observeErrors(1) })
+		b.sampled(40, func() {})
+	}, "100 % of 20 application responses in the last minute (5xx status or gRPC error); most recently 40s ago", high, 70 * time.Second},
 	{"slower than usual", "app-slow", func(b *Board) {
 		b.sampled(100, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
 		b.sampled(35, func() { b.observe(1, observation.OK, 400*time.Millisecond) })

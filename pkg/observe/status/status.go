@@ -174,12 +174,12 @@ var problems = [...]string{NotHTTP, NotListening}
 // A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [appErrors + 1]atomic.Uint64 // requests since the start; the indexes are the first indexes of a tally
-	took    histogram                    // time of requests in the app
-	queued  histogram                    // time of requests in the queue
-	refused atomic.Bool                  // a connection to the app was refused
-	probed  atomic.Bool                  // the app responded to a kubelet probe
-	logged  [len(problems)]atomic.Bool   // problems that FirstProblem has returned
+	ended   [unanswered + 1]atomic.Uint64 // events since the start; the indexes are the first indexes of a tally
+	took    histogram                     // time of requests in the app
+	queued  histogram                     // time of requests in the queue
+	refused atomic.Bool                   // a connection to the app was refused
+	probed  atomic.Bool                   // the app responded to a kubelet probe
+	logged  [len(problems)]atomic.Bool    // problems that FirstProblem has returned
 
 	checking chan struct{} // limits the number of concurrent checks
 
@@ -217,6 +217,9 @@ func (b *Board) Observe(o *observation.Observation) {
 		event = appErrors
 	}
 	b.ended[event].Add(1)
+	if o.Reason == observation.ClientGone && !o.Begun && !o.Slot.IsZero() && o.End.Sub(o.Slot) >= slowTime {
+		b.ended[unanswered].Add(1)
+	}
 	if o.Reason == observation.AppUnreachable && errors.Is(o.Err, syscall.ECONNREFUSED) {
 		b.refused.Store(true)
 	}
@@ -312,7 +315,7 @@ func (b *Board) failuresLocked() []failure {
 // totals returns the requests since the start.
 func (b *Board) totals() totals {
 	t := totals{}
-	for i := range b.ended {
+	for i := range b.ended[:unanswered] {
 		reason := observation.Reason(i)
 		if i == appErrors {
 			reason = observation.OK

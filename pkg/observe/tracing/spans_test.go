@@ -113,7 +113,7 @@ func TestSpansContainGRPCStatus(t *testing.T) {
 		{observation.GRPCStatusOf(0), int64(0), "", ""},
 		{observation.GRPCStatusOf(5), int64(5), "NOT_FOUND", ""},
 		{observation.GRPCStatusOf(14), int64(14), "UNAVAILABLE", "UNAVAILABLE"},
-		{observation.GRPCMissing, nil, "none", ""},
+		{observation.GRPCMissing, nil, "none", "none"},
 	} {
 		o := get("/")
 		o.RPC = c.status
