@@ -33,6 +33,7 @@ type State struct {
 	Closes Object    `json:"closes"`
 	Count  uint64    `json:"count"`           // number of events, 1 or more
 	Recent uint64    `json:"lastHour"`        // number of these events in the last hour
+	First  time.Time `json:"first"`           // time of the first event after an hour without events
 	Last   time.Time `json:"last"`            // time of the latest event
 	Peer   string    `json:"peer"`            // address of the peer of the latest event
 	Error  string    `json:"error,omitempty"` // error of the latest event; empty for a bound
@@ -59,6 +60,7 @@ type record struct {
 	count uint64
 	peer  string
 	err   string
+	first time.Time
 	last  time.Time
 	slots [slots]uint32 // ring buffer with the number of events in each slot
 	slot  int           // number of the latest slot, counted from Recorder.start
@@ -123,6 +125,9 @@ func (b *record) add(now time.Time, slot int, peer, err string) {
 	b.count++
 	b.peer, b.err, b.last = peer, err, now
 	b.advance(slot)
+	if b.slots == [slots]uint32{} {
+		b.first = now
+	}
 	b.slots[slot%slots]++
 }
 
@@ -163,7 +168,7 @@ func (r *Recorder) state(name Name, now time.Time) State {
 	b.advance(r.slotAt(now))
 	s := State{
 		Name: name, Label: name.String(), Closes: name.Closes(), Cause: name.Text(),
-		Count: b.count, Peer: b.peer, Error: b.err, Last: b.last,
+		Count: b.count, Peer: b.peer, Error: b.err, First: b.first, Last: b.last,
 	}
 	for _, n := range b.slots {
 		s.Recent += uint64(n)

@@ -111,13 +111,16 @@ func TestStatesReturnCountAndPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := bound.NewRecorder()
 		r.Hit(bound.ConcurrentStreams, "a")
+		time.Sleep(2 * time.Hour)
+		first := time.Now()
+		r.Hit(bound.ConcurrentStreams, "a")
 		time.Sleep(time.Second)
 		r.Hit(bound.ConcurrentStreams, "b")
 		last := time.Now()
 		time.Sleep(time.Second)
 		got := r.States(time.Now())
 		harness.Equal(t, got, []bound.State{{
-			Name: bound.ConcurrentStreams, Label: "h2-concurrent-streams", Closes: bound.Stream, Count: 2, Recent: 2, Peer: "b", Last: last,
+			Name: bound.ConcurrentStreams, Label: "h2-concurrent-streams", Closes: bound.Stream, Count: 3, Recent: 2, Peer: "b", First: first, Last: last,
 			Cause: bound.ConcurrentStreams.Text(),
 		}}, "states")
 	})

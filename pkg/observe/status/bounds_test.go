@@ -51,10 +51,10 @@ func TestStatusJSONContainsBounds(t *testing.T) {
 		var got []bound.State
 		harness.NoError(t, json.Unmarshal(text, &got))
 		harness.Equal(t, len(got), 1, "bounds")
-		got[0].Last = got[0].Last.Local()
+		got[0].First, got[0].Last = got[0].First.Local(), got[0].Last.Local()
 		harness.Equal(t, got[0], bound.State{
 			Label: "h2-concurrent-streams", Closes: "stream", Count: 2, Recent: 2,
-			Last: time.Now().Local().Round(0), Peer: "10.0.0.1:1234", Cause: bound.ConcurrentStreams.Text(),
+			First: time.Now().Local().Round(0), Last: time.Now().Local().Round(0), Peer: "10.0.0.1:1234", Cause: bound.ConcurrentStreams.Text(),
 		}, "state")
 	})
 }

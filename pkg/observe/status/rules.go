@@ -564,7 +564,7 @@ func checkBounds(e *evidence) (m match, ok bool) {
 			continue
 		}
 		if len(all) == 0 {
-			m = match{confidence: recentness(e.now, s.Last), since: s.Last, action: s.Cause, problem: "a peer exceeded the bound " + s.Label}
+			m = match{confidence: recentness(e.now, s.Last), since: s.First, action: s.Cause, problem: "a peer exceeded the bound " + s.Label}
 			if s.Name.IsError() {
 				m.problem = "client requests failed with the error " + s.Label
 			}

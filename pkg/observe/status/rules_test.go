@@ -268,7 +268,7 @@ var ruleTests = []ruleTest{
 	{"control frames for 5 minutes", "bounds", func(b *Board) {
 		b.sources.Bounds = bound.NewRecorder()
 		b.sampled(300, func() { b.sources.Bounds.Hit(bound.ControlFrames, "10.0.0.1:1234") })
-	}, "h2-control-frames: closed 300 connections in the last hour, most recently 1s ago, peer 10.0.0.1:1234", medium, 291 * time.Second},
+	}, "h2-control-frames: closed 300 connections in the last hour, most recently 1s ago, peer 10.0.0.1:1234", medium, 300 * time.Second},
 	{"control frames", "bounds", func(b *Board) {
 		b.sources.Bounds = bound.NewRecorder()
 		b.sources.Bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")
