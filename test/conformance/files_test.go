@@ -259,7 +259,7 @@ func TestMissingDescriptorsReturnLocalError(t *testing.T) {
 		t.Errorf("connection in the backlog: got %q, want 200", m.Start)
 	}
 	out, code := command(t, p.environment(), "why")
-	if code != 0 || !strings.Contains(out, "no file descriptors left") || !strings.Contains(out, "2 local") {
+	if code != 0 || !strings.Contains(out, "no file descriptors available") || !strings.Contains(out, "2 local") {
 		t.Errorf("why: got code %d and\n%swant 0, the shortage and 2 failures", code, out)
 	}
 	if n := strings.Count(p.out.String(), "failed to open connections: not enough resources"); n != 1 {
@@ -302,7 +302,7 @@ func TestMissingPortsReturnLocalError(t *testing.T) {
 	if !p.out.HasLine("failed to open connections: not enough resources", "local ports", "net.ipv4.ip_local_port_range") {
 		t.Errorf("got log\n%s\nwant the missing resource and a hint", p.out.String())
 	}
-	if out, _ := command(t, p.environment(), "why"); !strings.Contains(out, "no local ports left") {
+	if out, _ := command(t, p.environment(), "why"); !strings.Contains(out, "no local ports available") {
 		t.Errorf("why: got\n%swant the missing resource", out)
 	}
 	if m := from(100).ask("/", "K-Network-Probe: queue"); m.status() != 503 || !strings.Contains(m.Body, " local") {

@@ -101,8 +101,8 @@ func TestWhyPrintsFailedRequests(t *testing.T) {
 		want                string
 	}{
 		{0, 3, "last 5 minutes: 3 requests, 3 failed\n"},
-		{2, 3, "last 5 minutes: 5 requests, 3 failed; 0 of 2 application responses were errors\n"},
-		{2, 0, "last 5 minutes: 2 requests, 0 failed; 0 of 2 application responses were errors\n"},
+		{2, 3, "last 5 minutes: 5 requests, 3 failed; 2 application responses, 0 errors\n"},
+		{2, 0, "last 5 minutes: 2 requests, 0 failed; 2 application responses, 0 errors\n"},
 	} {
 		b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 		for range c.responses {
@@ -122,8 +122,8 @@ func TestWhyPrintsResponseTimes(t *testing.T) {
 	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	snap := b.snapshot()
 	snap.Latest = summary{Seconds: History.Seconds(), Requests: 1234567, Responses: 1134567, Errors: 1034567, P50: 1234, P99: 23456, QueuedP99: 1234}
-	harness.Contains(t, snap.text(), "\nlast 5 minutes: 1234567 requests, 100000 failed; 1034567 of 1134567 application\n"+
-		"  responses were errors\n  p50 1.2s, p99 23s, queue p99 1.2s\n")
+	harness.Contains(t, snap.text(), "\nlast 5 minutes: 1234567 requests, 100000 failed; 1134567 application responses,\n"+
+		"  1034567 errors\n  p50 1.2s, p99 23s, queue p99 1.2s\n")
 }
 
 // Previously, an overloaded sidecar showed a median of 0.1 ms while the app took 1 s, because rejected requests

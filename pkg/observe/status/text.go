@@ -218,7 +218,7 @@ func (s *snapshot) latestText() (all []string) {
 	}
 	line := fmt.Sprintf("%s: %s, %d failed", period, message.Count(l.Requests, "request"), l.Requests-l.Responses)
 	if l.Responses > 0 {
-		line += fmt.Sprintf("; %d of %s were errors", l.Errors, message.Count(l.Responses, "application response"))
+		line += fmt.Sprintf("; %s, %s", message.Count(l.Responses, "application response"), message.Count(l.Errors, "error"))
 	}
 	all = append(all, line)
 	if l.P50 > 0 {
