@@ -17,7 +17,7 @@ Exit codes:
   0  The command succeeded.
   1  The output of --output=diff contains a difference.
   2  An object was refused, or an error occurred. No output was written.
-  3  An object was skipped (--on-refusal=skip). The output contains all other objects.
+  3  An object was refused and is unchanged in the output (--on-refusal=skip).
 `
 
 // optionsHelp is the part of the help texts about options.

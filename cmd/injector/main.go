@@ -185,6 +185,9 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 		if !isIrrelevant(r) {
 			printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, objectName(r), describeVerdict(r))
 		}
+		if r.Verdict == inject.Injected && r.Confidence == inject.Low {
+			printLine(c.stderr, "%s:%d: %s: warning: port %d is selected with low confidence; missing: %s", r.File, r.Line, objectName(r), r.AppPort, r.Missing)
+		}
 		if r.SameErrors > 0 {
 			printLine(c.stderr, "%s:%d: the error applies to %d more objects of the document", r.File, r.Line, r.SameErrors)
 		}

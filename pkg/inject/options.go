@@ -106,7 +106,7 @@ func allOptions() []Option {
 		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
 			Text: "`sidecar` adds a container. `native` adds an init container that keeps running (Kubernetes 1.29), which jobs require."},
 		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,
-			Text: "The image of the sidecar."},
+			Text: "The image of the sidecar. `inject` and `serve` require an image."},
 		{Name: pullOption, check: isOneOf("Always", "IfNotPresent", "Never"),
 			Text: "The pull policy of the image."},
 
