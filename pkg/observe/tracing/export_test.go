@@ -622,13 +622,12 @@ func encodedBy(t *testing.T, p export.Protocol, tracer *Tracer, x transport.Requ
 	f, err := formatOf(p, &tracer.options.Resource)
 	harness.NoError(t, err)
 	r := &encoder{format: f}
-	trace.RegisterExporter(r)
-	defer trace.UnregisterExporter(r)
+	tracer.sink = r
 	finish(tracer.Begin(x), o)
 	return bytes.Join(f.body(r.spans), nil)
 }
 
-// An encoder encodes all spans of the process.
+// An encoder encodes all spans of a tracer.
 type encoder struct {
 	format format
 	spans  []byte

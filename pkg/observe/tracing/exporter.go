@@ -78,11 +78,6 @@ var errSlow = errors.New("the queue is full because exports are too slow")
 // dropped.
 func (e *exporter) ExportSpan(s *trace.SpanData) {
 	r := recordOf(s)
-	if !r.start.IsZero() {
-		changed := *s // an exporter must not change s
-		changed.StartTime = r.start
-		s = &changed
-	}
 	r.encoded = e.format.appendSpan(r.encoded[:0], r, s)
 	if !e.spans.Add(r.encoded...) {
 		e.lost.Add(1, nil)

@@ -152,7 +152,7 @@ func (f *otlpProto) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
 		const timeSize = 1 + 8
 		b = protowire.AppendTag(b, eventsField, protowire.BytesType)
 		b = protowire.AppendVarint(b, uint64(timeSize+1+protowire.SizeBytes(len(a.Message))))
-		b = appendFixed64(b, eventTimeField, uint64(timeWithin(s, a.Time).UnixNano()))
+		b = appendFixed64(b, eventTimeField, uint64(a.Time.UnixNano()))
 		b = appendBytes(b, eventNameField, a.Message)
 	}
 	if s.Code != trace.StatusCodeOK { // without an error, the status is unset
@@ -253,7 +253,7 @@ func (f *otlpJSON) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
 	b = appendJSONAttributes(append(b, `","attributes":`...), r.attributes)
 	for i, a := range s.Annotations {
 		b = append(b, separator(i, `,"events":[`)...)
-		b = strconv.AppendInt(append(b, `{"timeUnixNano":"`...), timeWithin(s, a.Time).UnixNano(), 10)
+		b = strconv.AppendInt(append(b, `{"timeUnixNano":"`...), a.Time.UnixNano(), 10)
 		b = append(appendJSON(append(b, `","name":`...), a.Message), '}')
 	}
 	if len(s.Annotations) > 0 {

@@ -7,19 +7,18 @@ import (
 	"go.opencensus.io/trace"
 )
 
-// A record contains the parts of a span that are not stored in the OpenCensus span. It may be reused after
-// the span has ended, because OpenCensus calls the exporter synchronously.
+// A record contains one span and the parts that an OpenCensus span cannot store. It is reused for the next
+// span, because the exporter encodes a span before [trace.Exporter.ExportSpan] returns.
 //
-// OpenCensus stores attributes in a map, and copies this map when a span ends. Building and copying the map
-// takes more CPU time than everything else that is done for a span. Therefore, each span has a link whose
-// only attribute is the record, and the exporter reads the attributes of the span from the record. The link
-// is not exported.
+// OpenCensus stores attributes in a map. Building the map takes more CPU time than everything else that is done
+// for a span. Therefore, the span has a link whose only attribute is the record, and the exporter reads the
+// attributes of the span from the record. The link is not exported.
 type record struct {
+	span       trace.SpanData
 	attributes attributes
-	state      string         // tracestate; OpenCensus spans have no such field
-	start      time.Time      // time when the span started; zero if OpenCensus recorded it
-	encoded    []byte         // last encoded span; reused for the next span
-	link       map[string]any // attributes of the link; contains the record
+	state      string // tracestate; OpenCensus spans have no such field
+	encoded    []byte // last encoded span; reused for the next span
+	events     [1]trace.Annotation
 }
 
 // recordName is the attribute of the link.
@@ -27,20 +26,24 @@ const recordName = "record"
 
 func newRecord() *record {
 	r := &record{}
-	r.link = map[string]any{recordName: r}
+	r.span.Links = []trace.Link{{Attributes: map[string]any{recordName: r}}}
 	return r
 }
 
-// end ends a span with the attributes of the record. It then resets the attributes and the start time.
-func (r *record) end(s *trace.Span) {
-	s.AddLink(trace.Link{Attributes: r.link})
-	s.End()
-	r.start = time.Time{}
+// event adds an event to the span. A span has at most one event.
+func (r *record) event(at time.Time, message string) {
+	r.events[0] = trace.Annotation{Time: at, Message: message}
+	r.span.Annotations = r.events[:]
+}
+
+// reset removes everything that only belongs to one span of a request.
+func (r *record) reset() {
+	r.span.Status, r.span.Annotations = trace.Status{}, nil
 	clear(r.attributes) // the strings reference memory of the engine
 	r.attributes = r.attributes[:0]
 }
 
-// recordOf returns the record of a span, or an empty record if the span was not ended by [record.end].
+// recordOf returns the record of a span, or an empty record if the span belongs to no record.
 func recordOf(s *trace.SpanData) *record {
 	if len(s.Links) > 0 {
 		if r, ok := s.Links[0].Attributes[recordName].(*record); ok {
@@ -95,10 +98,4 @@ func (a attributes) peer(address, port string) (ip netip.Addr, number int64, ok 
 		}
 	}
 	return ip, number, ok
-}
-
-// timeWithin returns the wall clock time of an event in a span. As OpenCensus does for the end of a span, it
-// adds the elapsed monotonic time to the start time, because the wall clock may have been changed.
-func timeWithin(s *trace.SpanData, at time.Time) time.Time {
-	return s.StartTime.Add(at.Sub(s.StartTime))
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.opencensus.io/trace"
 
@@ -23,28 +24,50 @@ const waitName = "kn.queueproxy.wait"
 // failedCode is the status code of a failed span. OpenTelemetry has only one error code.
 const failedCode = trace.StatusCodeUnknown
 
-// endSpans ends the spans of a completed request.
-func (r *Trace) endSpans(o *observation.Observation) {
-	a := &r.record.attributes
-	if r.app == nil { // the request ended in the queue
-		if r.wait == nil { // rare, and a span that is not exported has a cost
-			r.wait, r.record.start = r.child(waitName), r.began
-		}
-		r.fail(r.wait, o, false, false)
-		r.record.end(r.wait)
-	} else {
+// exportSpans exports the spans of a completed request.
+func (r *Trace) exportSpans(o *observation.Observation) {
+	a, end := &r.record.attributes, r.now()
+	switch waits := r.tracer.options.Limited; {
+	case r.dialled.IsZero(): // the request ended in the queue
+		r.fail(o, false, false)
+		r.export(waitName, trace.SpanKindUnspecified, newSpanID(), r.began, end)
+	case waits:
+		r.export(waitName, trace.SpanKindUnspecified, newSpanID(), r.began, r.dialled)
+	}
+	if !r.dialled.IsZero() {
 		a.addApp(o, r.method, r.tracer)
-		r.fail(r.app, o, o.Status >= 400, o.RPC != 0 && o.RPC != observation.GRPCStatusOf(0))
-		r.record.end(r.app)
+		r.fail(o, o.Status >= 400, o.RPC != 0 && o.RPC != observation.GRPCStatusOf(0))
+		if !r.first.IsZero() {
+			r.record.event(r.first, "first byte")
+		}
+		r.export(r.method.client(), trace.SpanKindClient, r.next, r.dialled, end)
 	}
 	a.addServer(o, r.method)
-	r.fail(r.server, o, o.Status >= 500, o.RPC.Failed())
-	r.record.end(r.server)
+	r.fail(o, o.Status >= 500, o.RPC.Failed())
+	r.export(r.method.span, trace.SpanKindServer, r.server, r.began, end)
 }
 
-// fail marks a span as failed if the request has a failure reason, or if byStatus or byRPC is true.
+// export exports the span in the record, and resets the record for the next span of the request. The parent
+// of the server span is the span of the client, which is zero if the client sent no span ID. The parent of the
+// other spans is the server span.
+func (r *Trace) export(name string, kind int, id trace.SpanID, start, end time.Time) {
+	s := &r.record.span
+	s.Name, s.SpanKind, s.StartTime, s.EndTime = name, kind, start, end
+	s.SpanContext = trace.SpanContext{TraceID: r.id, SpanID: id, TraceOptions: sampledOption}
+	s.ParentSpanID, s.HasRemoteParent = r.server, id == r.server
+	if s.HasRemoteParent {
+		s.ParentSpanID = r.parent.span
+	}
+	r.tracer.sink.ExportSpan(s)
+	r.record.reset()
+}
+
+// sampledOption is the option of sampled spans.
+const sampledOption trace.TraceOptions = 1
+
+// fail marks the span in the record as failed if the request has a failure reason, or if byStatus or byRPC is true.
 // The reason has precedence, because the client may not have received a response.
-func (r *Trace) fail(s *trace.Span, o *observation.Observation, byStatus, byRPC bool) {
+func (r *Trace) fail(o *observation.Observation, byStatus, byRPC bool) {
 	var kind, text string
 	switch {
 	case o.Reason != observation.OK:
@@ -56,7 +79,7 @@ func (r *Trace) fail(s *trace.Span, o *observation.Observation, byStatus, byRPC 
 	default:
 		return
 	}
-	s.SetStatus(trace.Status{Code: failedCode, Message: text})
+	r.record.span.Status = trace.Status{Code: failedCode, Message: text}
 	r.record.attributes.string("error.type", kind)
 }
 

@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.opencensus.io/trace"
-
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -30,7 +28,7 @@ func TestServerSpanRouteTag(t *testing.T) {
 		in := http.Header{"Knative-Serving-Tag": {c.tag}, "Knative-Serving-Default-Route": {c.byDefault}}
 		o := get("/")
 		o.Exchange = carrying(in)
-		spans := spansOf(t, tracer, carrying(in), o)
+		spans := spansOf(tracer, carrying(in), o)
 		last := len(spans) - 1
 		harness.Equal[any](t, spans[last].Attributes["kn.route.tag"], c.want, "tag", c.tag, "default", c.byDefault)
 		for _, s := range spans[:last] {
@@ -44,8 +42,9 @@ func TestServerSpanRouteTag(t *testing.T) {
 // Spans record the time at which a phase starts.
 func TestSpanTimesMatchPhases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		recorded := recordSpans(t)
-		r := unstarted(Options{Sampling: always, Limited: true}).Begin(carrying(http.Header{}))
+		tracer := unstarted(Options{Sampling: always, Limited: true})
+		recorded := recordSpans(tracer)
+		r := tracer.Begin(carrying(http.Header{}))
 		began := time.Now()
 		time.Sleep(2 * time.Millisecond)
 		r.Enter(observation.Dialling)
@@ -73,13 +72,13 @@ func TestRejectedRequestHasWaitSpan(t *testing.T) {
 			w := &wire{}
 			e := w.start()
 			e.format = newZipkin(&export.Resource{})
-			trace.RegisterExporter(e)
 			o := get("/")
 			o.Status, o.Reason = 503, observation.Draining
-			r := unstarted(Options{Sampling: always, Limited: limited}).Begin(carrying(http.Header{}))
+			tracer := unstarted(Options{Sampling: always, Limited: limited})
+			tracer.sink = e
+			r := tracer.Begin(carrying(http.Header{}))
 			time.Sleep(7 * time.Millisecond)
 			r.End(o)
-			trace.UnregisterExporter(e)
 			mustClose(t, e)
 			var got []string
 			for _, s := range zipkinSpans(w.body) {
@@ -92,8 +91,9 @@ func TestRejectedRequestHasWaitSpan(t *testing.T) {
 
 // The response to an upgrade consists only of a header.
 func TestUpgradeSpanHasFirstByteEvent(t *testing.T) {
-	recorded := recordSpans(t)
-	r := unstarted(Options{Sampling: always}).Begin(carrying(http.Header{}))
+	tracer := unstarted(Options{Sampling: always})
+	recorded := recordSpans(tracer)
+	r := tracer.Begin(carrying(http.Header{}))
 	r.Enter(observation.Dialling)
 	r.Enter(observation.Tunnelled)
 	r.End(get("/"))
@@ -117,7 +117,7 @@ func TestSpansContainGRPCStatus(t *testing.T) {
 	} {
 		o := get("/")
 		o.RPC = c.status
-		spans := spansOf(t, tracer, carrying(http.Header{}), o)
+		spans := spansOf(tracer, carrying(http.Header{}), o)
 		for i, want := range []string{c.app, c.server} {
 			s := spans[len(spans)-2+i]
 			harness.Equal(t, s.Attributes["rpc.grpc.status_code"], c.code, s.Name, c.status)

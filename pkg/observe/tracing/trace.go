@@ -1,7 +1,6 @@
 package tracing
 
 import (
-	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
@@ -30,16 +29,16 @@ type Trace struct {
 	made    [55]byte
 	fields  [maxFields]transport.Field
 
-	record *record // for the spans; nil until the first request is traced, and then reused
+	record *record // contains the spans when they end; nil until the first request is traced, and then reused
 
 	// The following fields are set only if the request is traced.
-	ctx    context.Context
-	server *trace.Span // span of the complete request; also part of ctx
-	wait   *trace.Span // span of the wait for a slot; nil after the slot is acquired, or if slots are not limited
-	app    *trace.Span // span of the exchange with the user container; nil before the exchange
-	began  time.Time   // start of the wait if slots are not limited
-	method method
-	hexID  [16]byte // ID of the server span as hexadecimal digits
+	traced  bool
+	server  trace.SpanID // ID of the span of the complete request
+	began   time.Time    // start of the request
+	dialled time.Time    // start of the exchange with the user container; zero before the exchange
+	first   time.Time    // first byte of the response of the user container; zero before the response
+	method  method
+	hexID   [16]byte // ID of the server span as hexadecimal digits
 }
 
 // maxFields is the number of fields if all formats are written: traceparent, four B3 fields and b3.
@@ -79,7 +78,8 @@ func (t *Tracer) Begin(x transport.Request) *Trace {
 	return r
 }
 
-// start starts the spans of a traced request.
+// start starts the trace of a traced request. Its spans are created by End, because starting and ending
+// a span with OpenCensus takes more CPU time than encoding it.
 func (r *Trace) start(x transport.Request) {
 	r.method = methodOf(x.Line().Method)
 	if r.record == nil {
@@ -88,40 +88,30 @@ func (r *Trace) start(x transport.Request) {
 	if r.parent.w3c {
 		r.record.state = shownState(stateOf(x))
 	}
-	// If the client sent no span ID, the parent contains only the trace ID.
-	parent := trace.SpanContext{TraceID: r.id, SpanID: r.parent.span}
-	r.ctx, r.server = trace.StartSpanWithRemoteParent(context.Background(), r.method.span, parent, r.tracer.start...)
-	if r.tracer.options.Limited {
-		r.wait = r.child(waitName)
-	} else {
-		r.began = time.Now()
-	}
-	r.next = r.server.SpanContext().SpanID // until r.app is set
-	hex.Encode(r.hexID[:], r.next[:])
+	r.traced, r.began = true, time.Now()
+	r.server = newSpanID()
+	r.next = r.server // until the exchange begins
+	hex.Encode(r.hexID[:], r.server[:])
 }
 
-// child starts a child span of the request span.
-func (r *Trace) child(name string, o ...trace.StartOption) *trace.Span {
-	_, s := trace.StartSpan(r.ctx, name, o...)
-	return s
-}
+// now returns the start of the request plus the elapsed monotonic time, because the wall clock may have been
+// changed.
+func (r *Trace) now() time.Time { return r.began.Add(time.Since(r.began)) }
 
-// Enter starts and ends the spans of a traced request when the request enters a phase.
+// Enter records the time at which a traced request enters a phase.
 func (r *Trace) Enter(p observation.Phase) {
-	if r.server == nil {
+	if !r.traced {
 		return
 	}
 	switch p {
 	case observation.Dialling: // the request holds a slot
-		if r.wait != nil {
-			r.record.end(r.wait)
-			r.wait = nil
-		}
-		r.app = r.child(r.method.client(), r.tracer.client...)
-		r.next = r.app.SpanContext().SpanID
+		r.dialled = r.now()
+		r.next = newSpanID()
 		r.makeText()
 	case observation.Streaming, observation.Tunnelled:
-		r.app.Annotate(nil, "first byte")
+		if r.first.IsZero() {
+			r.first = r.now()
+		}
 	}
 }
 
@@ -161,7 +151,7 @@ func flagsOf(sampled bool) string {
 func (r *Trace) ID() string { return r.text[idAt:idEnd] }
 
 // Sampled reports whether the spans of the request are exported.
-func (r *Trace) Sampled() bool { return r.server != nil }
+func (r *Trace) Sampled() bool { return r.traced }
 
 // Fields returns the header fields to add to the request to the user container. They replace the
 // fields for which Drop returns true. The strings are valid until End.
@@ -183,7 +173,7 @@ func (r *Trace) Fields() []transport.Field {
 	if r.parent.decision == debug {
 		state = "d"
 	}
-	if r.server != nil {
+	if r.traced {
 		server = unsafe.String(&r.hexID[0], len(r.hexID))
 	}
 	if formats&inB3 != 0 {
@@ -225,11 +215,11 @@ func (r *Trace) Drop(name string) bool {
 	return false
 }
 
-// End ends the spans of a completed request if it is traced. It does not retain o.
+// End exports the spans of a completed request if it is traced. It does not retain o.
 func (r *Trace) End(o *observation.Observation) {
 	t := r.tracer
-	if r.server != nil {
-		r.endSpans(o)
+	if r.traced {
+		r.exportSpans(o)
 	}
 	if r.record != nil {
 		r.record.state = "" // memory of the engine

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,29 +70,32 @@ func finish(r *Trace, o *observation.Observation) {
 	r.End(o)
 }
 
-// A recorder stores all spans of the process.
+// A recorder stores all spans of a tracer.
 type recorder struct{ spans []*trace.SpanData }
 
 // ExportSpan stores a span with its attributes.
 func (r *recorder) ExportSpan(s *trace.SpanData) {
+	attributes := recordOf(s).attributes
+	stored := *s // the record is reused
+	s = &stored
+	s.Annotations = slices.Clone(s.Annotations)
 	s.Attributes = map[string]any{}
-	for _, a := range recordOf(s).attributes {
+	for _, a := range attributes {
 		s.Attributes[a.name] = [...]any{stringKind: a.text, trueKind: true, intKind: a.number}[a.kind]
 	}
 	r.spans = append(r.spans, s)
 }
 
-// recordSpans stores all spans until the test ends.
-func recordSpans(t *testing.T) *recorder {
+// recordSpans stores all further spans of the tracer.
+func recordSpans(tracer *Tracer) *recorder {
 	r := &recorder{}
-	trace.RegisterExporter(r)
-	t.Cleanup(func() { trace.UnregisterExporter(r) })
+	tracer.sink = r
 	return r
 }
 
 // spansOf returns the spans of a request. Child spans precede the request span.
-func spansOf(t *testing.T, tracer *Tracer, x transport.Request, o *observation.Observation) []*trace.SpanData {
-	r := recordSpans(t)
+func spansOf(tracer *Tracer, x transport.Request, o *observation.Observation) []*trace.SpanData {
+	r := recordSpans(tracer)
 	finish(tracer.Begin(x), o)
 	return r.spans
 }
@@ -160,7 +164,7 @@ func TestSampledRequestForwardsOwnSpan(t *testing.T) {
 			r := newTracer(t, always, c.formats).Begin(carrying(in))
 			harness.Equal(t, r.ID(), r.id.String(), "ID")
 			r.Enter(observation.Dialling)
-			ours := strings.NewReplacer("APP", r.app.SpanContext().SpanID.String(), "SERVER", r.server.SpanContext().SpanID.String())
+			ours := strings.NewReplacer("APP", r.next.String(), "SERVER", r.server.String())
 			want := strings.Split(ours.Replace(strings.Join(c.want, "\n")), "\n")
 			harness.Equal(t, onwards(r, in), fields(want...), "onwards")
 		})
@@ -235,7 +239,7 @@ func TestSamplingDecision(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newTracer(t, c.sampling, inW3C).Begin(carrying(fields(c.line)))
-			if record := r.server != nil; record != c.record || r.sampled != c.sampled {
+			if record := r.traced; record != c.record || r.sampled != c.sampled {
 				t.Errorf("got record %t, sampled %t, want %t, %t", record, r.sampled, c.record, c.sampled)
 			}
 		})
@@ -249,7 +253,7 @@ func TestSamplingRateAppliesToShortIDs(t *testing.T) {
 		recorded := 0
 		for range n {
 			id, span := newTraceID().String()[32-digits:], newSpanID().String()
-			if tracer.Begin(carrying(fields("b3: "+id+"-"+span))).server != nil {
+			if tracer.Begin(carrying(fields("b3: "+id+"-"+span))).traced {
 				recorded++
 			}
 		}

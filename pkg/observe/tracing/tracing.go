@@ -2,12 +2,12 @@
 // from W3C or B3 header fields and forwards it to the user container with a span of the sidecar as
 // the parent. It sends spans to Zipkin, to an OpenTelemetry collector or to standard output.
 //
-// Spans are OpenCensus spans. The package uses the OpenCensus API to start, sample and end them,
-// and it registers an OpenCensus exporter. The exporter encodes a span when it ends. Only the
-// attributes of a span are not stored by OpenCensus (see [record]). A request that is not sampled
-// creates no span, because a span needs allocations. The package parses and writes header fields
-// itself. The OpenCensus packages for this purpose accept invalid fields, lose required fields and
-// allocate (docs/dependencies.md).
+// Spans are OpenCensus spans. The package uses an OpenCensus sampler, and an OpenCensus exporter
+// encodes the spans. The spans are created when the request ends, because the spans that OpenCensus
+// starts and ends itself need locks and allocations. Only the attributes of a span are not stored in
+// the OpenCensus type (see [record]). The package parses and writes header fields itself. The
+// OpenCensus packages for this purpose accept invalid fields, lose required fields and allocate
+// (docs/dependencies.md).
 package tracing
 
 import (
@@ -68,16 +68,13 @@ type Options struct {
 type Tracer struct {
 	options Options
 	sampler trace.Sampler
-	start   []trace.StartOption // options for the span of a sampled request
-	client  []trace.StartOption // options for the span of the exchange with the user container
-	origin  string              // URL of the user container without a path
-	traces  sync.Pool           // contains *Trace
+	origin  string    // URL of the user container without a path
+	traces  sync.Pool // contains *Trace
 	export  *exporter
+	sink    trace.Exporter // receives the spans; the same as export, except in tests
 }
 
-// New starts a tracer. A process should have only one tracer, because OpenCensus has one global
-// list of exporters and a tracer exports the spans of all tracers in the process. New returns nil
-// if the protocol is None or the sampling selects no requests. It returns an error if the exporter
+// New starts a tracer. It returns nil if the protocol is None or the sampling selects no requests. It returns an error if the exporter
 // or its endpoint is invalid.
 func New(o Options) (*Tracer, error) {
 	if o.Protocol == export.None || o.Protocol == "" || o.Sampling.never() {
@@ -89,25 +86,15 @@ func New(o Options) (*Tracer, error) {
 	}
 	t := unstarted(o)
 	t.export = startExporter(&o, f, send, release)
-	trace.RegisterExporter(t.export)
+	t.sink = t.export
 	return t, nil
 }
 
-// idGenerator replaces the OpenCensus generator, which panics on 32-bit platforms because of an
-// unaligned atomic operation.
-type idGenerator struct{}
-
-func (idGenerator) NewTraceID() [16]byte { return newTraceID() }
-func (idGenerator) NewSpanID() [8]byte   { return newSpanID() }
-
 // unstarted returns a tracer without an exporter.
 func unstarted(o Options) *Tracer {
-	trace.ApplyConfig(trace.Config{IDGenerator: idGenerator{}})
 	t := &Tracer{
 		options: o,
 		sampler: trace.ProbabilitySampler(o.Sampling.Rate),
-		start:   []trace.StartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithSampler(trace.AlwaysSample())},
-		client:  []trace.StartOption{trace.WithSpanKind(trace.SpanKindClient)},
 	}
 	t.origin = "http://" + appHost
 	if o.AppPort > 0 {
@@ -157,6 +144,5 @@ func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	trace.UnregisterExporter(t.export)
 	return t.export.close(ctx)
 }

@@ -79,7 +79,7 @@ func (f *zipkin) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
 	b = appendZipkinRemote(b, r.attributes, s.SpanKind)
 	for i, a := range s.Annotations {
 		b = append(b, separator(i, `,"annotations":[`)...)
-		b = strconv.AppendInt(append(b, `{"timestamp":`...), timeWithin(s, a.Time).UnixMicro(), 10)
+		b = strconv.AppendInt(append(b, `{"timestamp":`...), a.Time.UnixMicro(), 10)
 		b = append(appendJSON(append(b, `,"value":`...), a.Message), '}')
 	}
 	if len(s.Annotations) > 0 {
