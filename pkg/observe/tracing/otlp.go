@@ -78,8 +78,8 @@ func otlpKind(kind int) uint64 {
 	return 1 // internal
 }
 
-// otlpFlags returns the flags of a span. OpenCensus sets HasRemoteParent even for a trace ID that this
-// process created.
+// otlpFlags returns the flags of a span. HasRemoteParent is set in each server span, even if this process
+// created the trace ID.
 func otlpFlags(s *trace.SpanData) uint32 {
 	flags := uint32(s.TraceOptions) | hasIsRemoteFlag
 	if s.HasRemoteParent && s.ParentSpanID != (trace.SpanID{}) {
