@@ -175,6 +175,7 @@ func codeOf(results []*manifest.Result) int {
 // report prints a line for each relevant object, a line for each warning, and a summary. If quiet
 // is set, it prints only lines for refused objects.
 func (c *command) report(results []*manifest.Result, quiet bool) {
+	reported := false
 	for _, r := range results {
 		if quiet && r.Verdict != inject.Refused {
 			continue
@@ -183,6 +184,7 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 			continue
 		}
 		if !isIrrelevant(r) {
+			reported = true
 			printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, objectName(r), describeVerdict(r))
 		}
 		if r.Verdict == inject.Injected && r.Confidence == inject.Low {
@@ -198,8 +200,8 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 	switch {
 	case len(results) == 0 && !quiet:
 		printLine(c.stderr, "0 objects")
-	case len(results) > 1 && !quiet:
-		printLine(c.stderr, "%d objects: %s", len(results), summary(results))
+	case (len(results) > 1 || !reported) && !quiet:
+		printLine(c.stderr, "%s: %s", message.Count(len(results), "object"), summary(results))
 	}
 }
 

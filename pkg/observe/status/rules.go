@@ -21,6 +21,7 @@ const (
 
 	slowFactor  = 3                      // ratio of the median time to the usual time in the application
 	minSlow     = 100 * time.Millisecond // median time of an application that is slower than usual
+	startTime   = time.Minute            // time after which an application that was never ready is a problem
 	minQueued   = 200 * time.Millisecond // 99th percentile of the time in the queue
 	sameFactor  = 1.3                    // maximum ratio of two times that are equal for the rules
 	minFailures = 3                      // minimum number of failures, so that a rare failure is not a problem
@@ -430,7 +431,11 @@ func checkReadiness(e *evidence) (m match, ok bool) {
 	if e.readiness.Ready() || !e.readiness.Probed() {
 		return m, false
 	}
-	return match{confidence: high, since: e.readiness.Since, numbers: strings.TrimPrefix(e.readiness.Reason(), "not ready: ")}, true
+	m = match{confidence: high, since: e.readiness.Since, numbers: strings.TrimPrefix(e.readiness.Reason(), "not ready: ")}
+	if e.readiness.Phase == observation.PhaseStarting && e.now.Sub(e.readiness.Since) < startTime {
+		m.confidence = low
+	}
+	return m, true
 }
 
 // checkSlow detects an application that is slower than usual. If the usual time is not known or is long, the
