@@ -253,7 +253,7 @@ func TestSamplingRateAppliesToShortIDs(t *testing.T) {
 		recorded := 0
 		for range n {
 			id, span := newTraceID().String()[32-digits:], newSpanID().String()
-			if tracer.Begin(carrying(fields("b3: "+id+"-"+span))).traced {
+			if tracer.Begin(carrying(fields("b3: " + id + "-" + span))).traced {
 				recorded++
 			}
 		}
