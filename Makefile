@@ -82,7 +82,7 @@ test: ## Run all tests except the conformance and load tests, with the race dete
 	$(TEST) -race $$($(GO) list ./... | grep -Ev '/test/(conformance|rules)')
 	@echo "== make test, 3 of 3: test without the race detector"
 	$(TEST) ./pkg/transport/netconn ./pkg/sidecar ./pkg/observe/accesslog ./test/rules/... ./test/limits/...
-	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0 $(TEST) ./pkg/transport/netconn ./pkg/transport/http1/wire ./pkg/config ./pkg/observe/tracing)
+	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),hack/test-386 -vet=off -p $(TEST_JOBS) -timeout $(TEST_TIMEOUT))
 
 load: ## Run the injector with the maximum load (about one minute, requires all CPUs).
 	$(GO) vet -tags load ./cmd/injector

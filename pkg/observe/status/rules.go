@@ -486,6 +486,13 @@ func (e *evidence) waitsLong() bool {
 	return e.limit > 0 && e.waiting > 0 && queued >= max(minQueued, inMilliseconds(e.p50))
 }
 
+// slotsHeld reports whether requests of disconnected clients use at least half of the slots. The application has not
+// responded to these requests.
+func (e *evidence) slotsHeld() bool {
+	_, held := e.board.sources.Slots()
+	return e.limit > 0 && 2*held >= e.limit
+}
+
 func (e *evidence) queueNumbers() string {
 	return fmt.Sprintf("p99 %v in the queue, p50 %v in the application in %s; %d queued, the oldest for %v; limit %d",
 		brief(inMilliseconds(e.queued)), brief(inMilliseconds(e.p50)), e.period(), e.waiting, brief(e.waitingFor), e.limit)
@@ -493,7 +500,7 @@ func (e *evidence) queueNumbers() string {
 
 // checkLimit detects a limit that causes queuing although the application is not slower at the limit.
 func checkLimit(e *evidence) (m match, ok bool) {
-	if !e.waitsLong() || e.running < e.limit {
+	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() {
 		return m, false
 	}
 	m.numbers = e.queueNumbers()
@@ -516,7 +523,12 @@ func checkQueue(e *evidence) (m match, ok bool) {
 	if !e.waitsLong() {
 		return m, false
 	}
-	return match{confidence: medium, numbers: e.queueNumbers()}, true
+	m = match{confidence: medium, numbers: e.queueNumbers()}
+	if e.slotsHeld() {
+		m.problem = "requests wait for slots of requests whose clients disconnected"
+		m.action = "Check whether the application hangs before you add pods."
+	}
+	return m, true
 }
 
 // rejections returns a check for requests that were rejected for one of the reasons in the last samples.

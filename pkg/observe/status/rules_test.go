@@ -242,6 +242,10 @@ var ruleTests = []ruleTest{
 	{"memory in use", "memory", func(b *Board) {
 		b.sources.Memory = func() (int64, int64) { return 9 << 20, 10 << 20 }
 	}, "9.0 MiB of 10.0 MiB", high, 0},
+	{"slots of disconnected clients", "queue-wait", func(b *Board) {
+		b.sources.Slots = func() ([]observation.Holder, int) { return nil, 1 }
+		b.fillQueue(50 * time.Millisecond)
+	}, "p99 1s in the queue, p50 54ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
 	{"slower at the limit", "queue-wait", func(b *Board) { b.fillQueue(100 * time.Millisecond) },
 		"p99 1s in the queue, p50 108ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
 	{"local ports", "resources", func(b *Board) {
