@@ -3,6 +3,8 @@ package manifest
 import (
 	"fmt"
 	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"testing"
 
@@ -81,6 +83,63 @@ func TestMemoryOfResultsIsBounded(t *testing.T) {
 	}
 	if len(results) != 600 || results[0].Verdict != inject.Injected || len(f.Text()) < len(text) {
 		t.Errorf("got %d results, want 600", len(results))
+	}
+}
+
+// kubectl get -o json | jq -c writes a List on one line.
+func TestMemoryForListOnOneLineIsBounded(t *testing.T) {
+	const most = 100 // bytes of live heap for each byte of the text; 300 if the whole List is decoded
+	pod := strings.Join([]string{
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"w%d","labels":{"app":"web"}}`,
+		`"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]}]}}`,
+	}, ",")
+	var items []string
+	for i := range 1000 {
+		items = append(items, fmt.Sprintf(pod, i))
+	}
+	text := `{"apiVersion":"v1","kind":"List","items":[` + strings.Join(items, ",") + `]}`
+	got := peakLiveHeap(func() { Inject([]*File{Parse("f.json", []byte(text))}, nil, inject.Services) }) / len(text)
+	t.Logf("%d bytes of text, %d bytes of live heap for each", len(text), got)
+	if got > most {
+		t.Errorf("got %d bytes of live heap per byte of text, want at most %d", got, most)
+	}
+}
+
+// peakLiveHeap returns the maximum increase of the live heap in bytes while f runs.
+func peakLiveHeap(f func()) int {
+	defer debug.SetGCPercent(debug.SetGCPercent(25))
+	live := func() int {
+		sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		metrics.Read(sample)
+		return int(sample[0].Value.Uint64())
+	}
+	runtime.GC()
+	before := live()
+	done, peak := make(chan struct{}), make(chan int)
+	go func() {
+		most := before
+		for {
+			select {
+			case <-done:
+				peak <- most
+				return
+			default:
+				most = max(most, live())
+				runtime.Gosched()
+			}
+		}
+	}()
+	f()
+	close(done)
+	return <-peak - before
+}
+
+// The cost to divide a List on one line takes minutes if each item requires a search of the text before the item.
+func TestItemsOnOneLineAreDividedInLinearTime(t *testing.T) {
+	const items = 300_000
+	f := Parse("f.json", []byte(`{"kind":"List","items":[`+strings.Repeat("{},", items-1)+`{}]}`))
+	if got, want := len(f.documents), 2*items+1; got != want {
+		t.Errorf("got %d documents, want %d", got, want)
 	}
 }
 

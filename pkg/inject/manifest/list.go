@@ -35,15 +35,15 @@ func splitList(file string, line int, text []byte) (documents []*document) {
 	if l == nil {
 		return nil
 	}
+	end := 0
 	add := func(s span, isItem bool) {
 		d := &document{file: file, line: line, text: text[s.begin:s.end], in: l, isItem: isItem}
 		if isItem {
-			d.extract(text[:s.begin])
+			d.extract(text[end:s.begin])
 		}
 		documents = append(documents, d)
 		line += bytes.Count(text[s.begin:s.end], []byte("\n"))
 	}
-	end := 0
 	for _, item := range items {
 		if end < item.begin {
 			add(span{end, item.begin}, false)
@@ -56,7 +56,8 @@ func splitList(file string, line int, text []byte) (documents []*document) {
 }
 
 // extract changes the text of an item so that it is a document: it removes the dash of a YAML item, and the
-// indentation of a JSON item. before is the text of the List before the item.
+// indentation of a JSON item. before is the text between the previous item and this item, or between the start
+// of the List and the first item. It does not contain the previous items, because they can be on the same line.
 func (d *document) extract(before []byte) {
 	if !d.in.isJSON {
 		d.text = bytes.Clone(d.text)
