@@ -114,10 +114,11 @@ func requireImage(results []*manifest.Result) error {
 
 // status prints for each Service whether it can be changed in the second step.
 func (c *command) status(f *fileFlags) error {
-	_, files, err := c.read(f.from)
+	inputs, files, err := c.read(f.from)
 	if err != nil {
 		return err
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent(sizeOf(inputs))))
 	all, results := manifest.Status(files)
 	switch {
 	case codeOf(results) != done:
@@ -257,10 +258,11 @@ func describeVerdict(r *manifest.Result) string {
 
 // explain prints the result of an injection and the reasons for it, as text or JSON.
 func (c *command) explain(f *fileFlags) error {
-	_, files, err := c.read(f.from)
+	inputs, files, err := c.read(f.from)
 	if err != nil {
 		return err
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent(sizeOf(inputs))))
 	results := manifest.Inject(files, c.options, inject.Step(f.step))
 	if c.code = codeOf(results); slices.ContainsFunc(results, func(r *manifest.Result) bool { return r.Rejected }) {
 		c.code = failed

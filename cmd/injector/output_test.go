@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -138,4 +140,20 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 func TestMemoryIsLimitedForLargeInput(t *testing.T) {
 	harness.Equal(t, gcPercent(160_000), 25, "GC percentage")
 	harness.Equal(t, gcPercent(10_000), 400, "GC percentage for a small file")
+	text := strings.Repeat(goodPod+"---\n", maxSmallInput/len(goodPod)+1)
+	for _, command := range []string{"inject", "uninject", "explain", "status"} {
+		percent := 0
+		output := writerFunc(func(text []byte) (int, error) {
+			percent = debug.SetGCPercent(25)
+			debug.SetGCPercent(percent)
+			return len(text), nil
+		})
+		run([]string{command}, chosen, strings.NewReader(text), output, io.Discard)
+		harness.Equal(t, percent, 25, "GC percentage of", command)
+	}
 }
+
+// A writerFunc is a Write method.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(text []byte) (int, error) { return f(text) }
