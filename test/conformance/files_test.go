@@ -132,7 +132,8 @@ func testFleet(t *testing.T, protocol string, files, n int) {
 		t.Error("the log contains a line about missing file descriptors")
 	}
 	out, code := command(t, p.environment(), "why")
-	if code != 0 || !strings.Contains(out, "client connections: limit of ") {
+	// On a busy machine, the application can be slow, which is then the first problem.
+	if code != 0 || !strings.Contains(out, "client connections: limit of ") && !strings.Contains(out, "also: client-connections") {
 		t.Errorf("why: got code %d and\n%swant 0 and a line about client connections", code, out)
 	}
 }
