@@ -140,7 +140,7 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 func TestMemoryIsLimitedForLargeInput(t *testing.T) {
 	harness.Equal(t, gcPercent(160_000), 25, "GC percentage")
 	harness.Equal(t, gcPercent(10_000), 400, "GC percentage for a small file")
-	text := strings.Repeat(goodPod+"---\n", maxSmallInput/len(goodPod)+1)
+	text := goodPod + "# " + strings.Repeat("x", maxSmallInput)
 	for _, command := range []string{"inject", "uninject", "explain", "status"} {
 		percent := 0
 		output := writerFunc(func(text []byte) (int, error) {
