@@ -84,7 +84,7 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 	if x.request.Expect100 && !end && len(content) == 0 {
 		k.Field(transport.Expect, "100-continue")
 	}
-	stream, reused, err := x.server.client.Open(x.canceler.Context, (*fromApp)(x), k, upload, end, since)
+	stream, reused, err := x.server.client.Open(x.canceler.Context, http2conn.Request{Owner: (*fromApp)(x), Head: k, End: end, Upload: upload}, since)
 	x.call.Memory.Release()
 	x.server.putBlock(k) // returned before other goroutines run, because a block can be long
 	if err != nil {

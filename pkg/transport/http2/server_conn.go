@@ -37,8 +37,7 @@ type serverConn struct {
 }
 
 func newServerConn(s *Server, l *netconn.Conn, place *netconn.Place) *serverConn {
-	c := &serverConn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure()}
-	c.sender = s.client.NewSender()
+	c := &serverConn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure(), sender: s.client.NewSender()}
 	c.mu.Lock() // evictMemory can be called before Conn is set
 	defer c.mu.Unlock()
 	c.memory = s.settings.Memory.Open(c.remote, c.evictMemory)

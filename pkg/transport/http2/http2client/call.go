@@ -150,7 +150,7 @@ func (c *Call) send(since int) (reused bool, err error) {
 		k.Field(transport.Expect, "100-continue")
 	}
 	end := len(c.Content) == 0 && c.Body == nil
-	stream, reused, err := c.client.Open(c.context, (*events)(c), k, c.content(), end, since)
+	stream, reused, err := c.client.Open(c.context, http2conn.Request{Owner: (*events)(c), Head: k, End: end, Upload: c.content()}, since)
 	c.mu.Lock()
 	c.cancel, c.stream = nil, stream
 	aborted := c.aborted

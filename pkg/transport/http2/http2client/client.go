@@ -91,14 +91,14 @@ type Client struct {
 
 	since time.Time // when New was called
 
-	mu      sync.Mutex
-	conns   []*clientConn // connections that accept streams, oldest first
-	made    int           // number of connections that were opened
-	dials   int           // number of dials that were started
-	dialing bool          // the last dial is in progress
-	extra   bool          // the last dial is optional, because its requests can share a connection
-	sharing time.Duration // time, relative to since, until which no optional dial is started
-	queue   queue
+	mu         sync.Mutex
+	conns      []*clientConn // connections that accept streams, oldest first
+	made       int           // number of connections that were opened
+	dials      int           // number of dials that were started
+	dialing    bool          // the last dial is in progress
+	optional   bool          // the last dial is optional, because its requests can share a connection
+	shareUntil time.Duration // end of the time without optional dials, relative to since
+	queue      queue
 
 	senders atomic.Uint64 // number of calls of NewSender
 }
@@ -128,16 +128,16 @@ func (c *Client) Close() {
 	}
 }
 
-// NewSender returns the identifier of a client of the sidecar, for [http2conn.Upload].
+// NewSender returns a new identifier for the field Client of [http2conn.Upload].
 func (c *Client) NewSender() uint64 { return c.senders.Add(1) }
 
 // clientConn is a connection to the user container. It implements http2conn.Handler.
 type clientConn struct {
 	*http2conn.Conn
-	client *Client
-	number int  // sequence number of the connection, starting at 1; guarded by client.mu
-	extra  bool // see Client.extra
-	used   bool // a stream was opened on the connection; guarded by client.mu
+	client   *Client
+	number   int  // sequence number of the connection, starting at 1; guarded by client.mu
+	optional bool // the connection was opened by an optional dial
+	used     bool // a stream was opened on the connection; guarded by client.mu
 
 	heard atomic.Int64 // when the last input arrived, in nanoseconds since client.since
 	asked int64        // when the last check began, in nanoseconds since client.since; guarded by client.mu
@@ -211,14 +211,14 @@ func (c *Client) Since(err error) int {
 	return c.made
 }
 
-// Open opens a stream for owner and sends the header section of a request. end reports whether the request has neither
-// content nor a trailer section. since is a value returned by Since for a retry, and 0 otherwise. reused reports whether the connection
-// was used before. If no connection accepts a stream, Open waits in a FIFO queue. The wait fails when the context
-// returned by waiting is done. The error is the cause of this context, an error of Dial, or a *[transport.Error].
-func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner http2conn.Owner, head *http2conn.Block, upload http2conn.Upload, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
+// Open opens a stream and sends the header section of a request. since is the result of Since if the request is a
+// retry, and otherwise 0. reused reports whether the connection was used before. If no connection accepts a stream,
+// Open waits in a FIFO queue. The wait fails when the context returned by waiting is done. The error is the cause of
+// this context, an error of Dial, or a *[transport.Error].
+func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), q http2conn.Request, since int) (s *http2conn.Stream, reused bool, err error) {
 	c.mu.Lock()
-	if c.queue.empty() || c.dialing && c.extra {
-		if s, reused, _ = c.tryOpen(owner, head, upload, end, since); s != nil {
+	if c.queue.empty() || c.dialing && c.optional {
+		if s, reused, _ = c.tryOpen(q, since); s != nil {
 			c.mu.Unlock()
 			return s, reused, nil
 		}
@@ -238,7 +238,7 @@ func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owne
 	check := time.NewTicker(max(c.settings.Silence/silenceChecks, 1))
 	defer check.Stop()
 	for {
-		s, reused, err = c.openOrDial(owner, head, upload, end, since)
+		s, reused, err = c.openOrDial(q, since)
 		if s != nil || err != nil {
 			return s, reused, err
 		}
@@ -267,20 +267,20 @@ func (c *Client) leave(w *waiter) {
 
 // openOrDial opens a stream for the first request in the queue. If no connection accepts the stream, another
 // connection is useful and no dial is in progress, openOrDial starts a dial. s is nil if the request must wait.
-func (c *Client) openOrDial(owner http2conn.Owner, head *http2conn.Block, upload http2conn.Upload, end bool, since int) (s *http2conn.Stream, reused bool, err error) {
+func (c *Client) openOrDial(q http2conn.Request, since int) (s *http2conn.Stream, reused bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, reused, why := c.tryOpen(owner, head, upload, end, since)
+	s, reused, why := c.tryOpen(q, since)
 	switch {
 	case s != nil:
 	case c.running.Err() != nil:
 		return nil, false, errClosed
 	case why.large:
 		return nil, false, errLarge
-	case (why.apart || why == refusal{}) && !c.dialing && len(c.conns) < c.settings.MaxConns:
-		c.dialing, c.extra = true, why.apart
+	case (why.inUse || why == refusal{}) && !c.dialing && len(c.conns) < c.settings.MaxConns:
+		c.dialing, c.optional = true, why.inUse
 		c.dials++
-		go c.add(c.extra)
+		go c.add(c.optional)
 	}
 	return s, reused, nil
 }
@@ -310,32 +310,32 @@ type refusal struct {
 	busy  bool // a connection accepts the stream after its output is written
 	shut  bool // the user container accepts no streams at the moment
 	large bool // the header section is longer than the user container accepts
-	apart bool // a connection accepts the stream if it may share the connection with another client
+	inUse bool // a connection accepts the stream if it may share the connection with another client
 }
 
 // tryOpen opens a stream on an existing connection. s is nil if no connection accepts the stream, or if a separate
 // connection can be opened for its content. c.mu must be held, and is released while settle waits.
-func (c *Client) tryOpen(owner http2conn.Owner, head *http2conn.Block, upload http2conn.Upload, end bool, since int) (s *http2conn.Stream, reused bool, why refusal) {
+func (c *Client) tryOpen(q http2conn.Request, since int) (s *http2conn.Stream, reused bool, why refusal) {
 	for {
-		s, reused, why = c.tryEach(owner, head, upload, end, since, true)
+		s, reused, why = c.tryEach(q, since, true)
 		if s == nil && !why.busy && !why.large && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
-			s, reused, why = c.tryEach(owner, head, upload, end, since, false)
+			s, reused, why = c.tryEach(q, since, false)
 		}
-		if s != nil || !why.apart || c.separates() {
+		if s != nil || !why.inUse || c.separates() {
 			return s, reused, why
 		}
-		upload.Sharing++
+		q.Upload.Sharing++
 	}
 }
 
 // separates reports whether a separate connection can be opened for the content of a request. c.mu must be held.
 func (c *Client) separates() bool {
-	return len(c.conns) < c.settings.MaxConns && time.Since(c.since) >= c.sharing
+	return len(c.conns) < c.settings.MaxConns && time.Since(c.since) >= c.shareUntil
 }
 
 // tryEach opens a stream on the first connection that accepts it. careful has the same meaning as for
 // [http2conn.Conn.Open]. c.mu must be held.
-func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, upload http2conn.Upload, end bool, since int, careful bool) (s *http2conn.Stream, reused bool, why refusal) {
+func (c *Client) tryEach(q http2conn.Request, since int, careful bool) (s *http2conn.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]
 		if n.NoRoom() || n.number <= since && len(c.conns) < c.settings.MaxConns || !c.settle(n) {
@@ -347,7 +347,7 @@ func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, upload ht
 			c.remove(n)
 			continue
 		}
-		s, err := n.Open(owner, head, upload, end, careful)
+		s, err := n.Open(q, careful)
 		switch {
 		case err == nil:
 			reused, n.used, n.unused, n.opened = n.used, true, 0, now
@@ -361,8 +361,8 @@ func (c *Client) tryEach(owner http2conn.Owner, head *http2conn.Block, upload ht
 		case errors.Is(err, http2conn.ErrShut):
 			why.shut = true
 			i++
-		case errors.Is(err, http2conn.ErrApart):
-			why.apart = true
+		case errors.Is(err, http2conn.ErrInUse):
+			why.inUse = true
 			i++
 		default:
 			c.remove(n)
@@ -393,16 +393,16 @@ var (
 	errLarge  = &transport.Error{Fault: transport.FaultHeadLimit, Err: http2conn.ErrLarge}
 )
 
-// add opens a connection and adds it to conns. extra has the meaning of Client.extra.
-func (c *Client) add(extra bool) {
+// add opens a connection and adds it to conns. optional is the value of Client.optional.
+func (c *Client) add(optional bool) {
 	n, err := c.newConn(c.running)
 	if err == nil {
-		n.extra = extra
+		n.optional = optional
 		go n.run()
 		select {
 		case <-n.SettingsArrived():
 		case <-time.After(settleTimeout):
-			if extra { // the user container may serve one connection at a time
+			if optional { // the user container may serve one connection at a time
 				err = errSettle
 				go n.End()
 			}
@@ -420,8 +420,8 @@ func (c *Client) add(extra bool) {
 		if n != nil {
 			go n.End()
 		}
-	case err != nil && extra:
-		c.sharing = time.Since(c.since) + shareTime
+	case err != nil && optional:
+		c.shareUntil = time.Since(c.since) + shareTime
 	case err != nil: // requests that arrived during this dial wait for the next dial
 		c.queue.fail(err, func(w *waiter) bool { return w.dial != c.dials })
 	default:
@@ -455,7 +455,7 @@ func (c *Client) newConn(ctx context.Context) (*clientConn, error) {
 func (n *clientConn) run() {
 	_ = n.Run(nil) // Run has already reported the error to the owners of the streams
 	n.client.forget(n)
-	if !n.extra && !n.ReceivedSettings() {
+	if !n.optional && !n.ReceivedSettings() {
 		n.client.settings.Unsettled()
 	}
 }

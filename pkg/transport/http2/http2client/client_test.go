@@ -243,7 +243,7 @@ func TestRequestDuringFailedDialWaitsForNextDial(t *testing.T) {
 		_, _, err := client.Open(func() (context.Context, context.CancelFunc) {
 			close(joined)
 			return noContext()
-		}, newReceiver(), newHead(), http2conn.Upload{}, true, 0)
+		}, http2conn.Request{Owner: newReceiver(), Head: newHead(), End: true}, 0)
 		second <- err
 	}()
 	harness.Receive(t, joined, "second request")

@@ -229,7 +229,7 @@ func TestReplayUsesNewConnection(t *testing.T) {
 	client := newClient(t, a)
 	var streams []*http2conn.Stream
 	for range 3 {
-		s, _, err := client.Open(noContext, newReceiver(), newHead(), http2conn.Upload{}, true, 0)
+		s, _, err := client.Open(noContext, http2conn.Request{Owner: newReceiver(), Head: newHead(), End: true}, 0)
 		harness.NoError(t, err)
 		s.Conn().Flush(false)
 		harness.Receive(t, began, "request")
@@ -268,7 +268,7 @@ func closeBeforeWrite(t *testing.T) (status int, body string, err error) {
 	}})
 	client := newClient(t, a)
 	open := newReceiver()
-	s, _, err := client.Open(noContext, open, newHead(), http2conn.Upload{}, true, 0)
+	s, _, err := client.Open(noContext, http2conn.Request{Owner: open, Head: newHead(), End: true}, 0)
 	harness.NoError(t, err)
 	s.Conn().Flush(false)
 	p := harness.Receive(t, began, "request")

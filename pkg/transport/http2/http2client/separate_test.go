@@ -35,6 +35,20 @@ func startUpload(t *testing.T, client *http2client.Client) <-chan error {
 	return done
 }
 
+// newInterceptedClient returns a client that calls intercept before each dial except the first. If intercept returns
+// an error, the dial fails. dials is the number of dials.
+func newInterceptedClient(t *testing.T, a *app, intercept func() error) (client *http2client.Client, dials *atomic.Int32) {
+	dials = new(atomic.Int32)
+	return newClientOf(t, http2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			if err := intercept(); err != nil {
+				return nil, err
+			}
+		}
+		return dialer(a)(ctx)
+	}}), dials
+}
+
 func TestContentOfClientsUsesSeparateConnections(t *testing.T) {
 	a, seen := newReceiving(t)
 	client := newClient(t, a)
@@ -60,13 +74,7 @@ func TestSeparateConnectionsAreBounded(t *testing.T) {
 // The user container accepts one connection.
 func TestContentSharesConnectionAfterFailedDial(t *testing.T) {
 	a, seen := newReceiving(t)
-	var dials atomic.Int32
-	client := newClientOf(t, http2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
-		if dials.Add(1) > 1 {
-			return nil, errors.New("refused")
-		}
-		return dialer(a)(ctx)
-	}})
+	client, dials := newInterceptedClient(t, a, func() error { return errors.New("refused") })
 	for range 4 {
 		startUpload(t, client)
 		harness.Equal(t, harness.Receive(t, seen, "request"), 0, "connection")
@@ -93,14 +101,11 @@ func TestContentSharesConnectionWithoutSettings(t *testing.T) {
 func TestRequestsDoNotWaitForSeparateConnection(t *testing.T) {
 	a, seen := newReceiving(t)
 	dialing, release := make(chan struct{}), make(chan struct{})
-	var dials atomic.Int32
-	client := newClientOf(t, http2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
-		if dials.Add(1) > 1 {
-			close(dialing)
-			<-release
-		}
-		return dialer(a)(ctx)
-	}})
+	client, _ := newInterceptedClient(t, a, func() error {
+		close(dialing)
+		<-release
+		return nil
+	})
 	startUpload(t, client)
 	harness.Receive(t, seen, "first upload")
 	startUpload(t, client)

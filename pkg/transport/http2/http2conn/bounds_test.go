@@ -182,7 +182,7 @@ func TestAbandonedStreamsCountUntilBarrier(t *testing.T) {
 	harness.Receive(t, room, "signal of the settings")
 	p.abandon(1, "SETTINGS")
 	harness.Receive(t, room, "signal of the end of the stream")
-	if _, err := p.us.Open(newOwner(false), head(0), http2conn.Upload{}, true, false); err != http2conn.ErrFull {
+	if _, err := p.us.Open(http2conn.Request{Owner: newOwner(false), Head: head(0), End: true}, false); err != http2conn.ErrFull {
 		t.Errorf("before the barrier: got %v, want ErrFull", err)
 	}
 	harness.Equal(t, p.us.NoRoom(), true, "crowded before the barrier")
@@ -239,7 +239,7 @@ func TestConnectionIsReplacedWithoutResponses(t *testing.T) {
 	harness.Until(t, "the connection takes no streams", func() bool {
 		o := newOwner(false)
 		var err error
-		if o.Stream, err = p.us.Open(o, head(0), http2conn.Upload{}, true, false); err == nil {
+		if o.Stream, err = p.us.Open(http2conn.Request{Owner: o, Head: head(0), End: true}, false); err == nil {
 			n++
 			o.Abandon()
 			p.us.Flush(false)

@@ -300,7 +300,7 @@ func (p *peer) open(end bool) *owner {
 	var k http2conn.Block
 	k.Request("GET", "app", "/")
 	var err error
-	o.Stream, err = p.us.Open(o, &k, http2conn.Upload{}, end, false)
+	o.Stream, err = p.us.Open(http2conn.Request{Owner: o, Head: &k, End: end}, false)
 	harness.NoError(p, err)
 	p.us.Flush(false)
 	return o
@@ -324,7 +324,7 @@ func TestClientStreams(t *testing.T) {
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
 	one, three := p.open(true), p.open(false)
 	p.expect("HEADERS 1 end", "HEADERS 3")
-	if _, err := p.us.Open(newOwner(false), head(0), http2conn.Upload{}, true, false); err != http2conn.ErrFull {
+	if _, err := p.us.Open(http2conn.Request{Owner: newOwner(false), Head: head(0), End: true}, false); err != http2conn.ErrFull {
 		t.Errorf("got %v, want ErrFull", err)
 	}
 	p.respond(1, false, ":status", "103", "link", "x")
@@ -384,7 +384,7 @@ func TestServerGoAway(t *testing.T) {
 		t.Errorf("got %v, want REFUSED_STREAM", three.err)
 	}
 	<-p.host.leaving
-	if _, err := p.us.Open(newOwner(false), head(0), http2conn.Upload{}, true, false); err != http2conn.ErrEnding {
+	if _, err := p.us.Open(http2conn.Request{Owner: newOwner(false), Head: head(0), End: true}, false); err != http2conn.ErrEnding {
 		t.Errorf("got %v, want ErrEnding", err)
 	}
 	p.respond(1, true, ":status", "200")
@@ -412,7 +412,7 @@ func TestServerWithoutHTTP2ReturnsError(t *testing.T) {
 	if p.us.Err() == nil {
 		t.Error("got no error, want one")
 	}
-	if _, err := p.us.Open(newOwner(false), head(0), http2conn.Upload{}, true, false); err == nil {
+	if _, err := p.us.Open(http2conn.Request{Owner: newOwner(false), Head: head(0), End: true}, false); err == nil {
 		t.Error("got a stream, want an error")
 	}
 	p.Close()

@@ -94,7 +94,7 @@ var (
 	ErrShut   = errors.New("http2: the peer does not accept streams")
 	ErrBusy   = errors.New("http2: the send buffer is full")
 	ErrLarge  = errors.New("http2: the header section is longer than the peer accepts")
-	ErrApart  = errors.New("http2: the connection is in use by another client")
+	ErrInUse  = errors.New("http2: the connection is in use by another client")
 	errEnding = errors.New("http2: the connection is closing")
 )
 
@@ -102,13 +102,12 @@ var (
 // request was written.
 var ErrUnsent = errors.New("http2: nothing was sent")
 
-// Open opens a stream and sends the header section of a request. end reports whether the request has neither content
-// nor a trailer section. The error is ErrFull, ErrShut, ErrBusy, ErrLarge, ErrApart, an unexported error if the
-// connection is shutting down, or the error that ended the connection. [Config].Room reports when Open may succeed. owner may receive events before
-// Open returns. If careful is true, all streams that were abandoned within the last recentTime count against the
-// limit of the server.
-func (c *Conn) Open(owner Owner, head *Block, upload Upload, end, careful bool) (*Stream, error) {
-	s := &Stream{conn: c, owner: owner, room: c.config.Window, localEnded: end}
+// Open opens a stream and sends the header section of a request. The error is ErrFull, ErrShut, ErrBusy, ErrLarge,
+// ErrInUse, an unexported error if the connection is shutting down, or the error that ended the connection.
+// [Config].Room reports when Open may succeed. The owner may receive events before Open returns. If careful is true,
+// all streams that were abandoned within the last recentTime count against the limit of the server.
+func (c *Conn) Open(q Request, careful bool) (*Stream, error) {
+	s := &Stream{conn: c, owner: q.Owner, room: c.config.Window, localEnded: q.End}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -116,15 +115,15 @@ func (c *Conn) Open(owner Owner, head *Block, upload Upload, end, careful bool) 
 		return nil, c.broken
 	case c.ending || c.last >= maxStreamID-2:
 		return nil, errEnding
-	case c.maxHeadSize > 0 && head.size > c.maxHeadSize: // some servers close the connection (RFC 9113 section 10.5.1)
+	case c.maxHeadSize > 0 && q.Head.size > c.maxHeadSize: // some servers close the connection (RFC 9113 section 10.5.1)
 		return nil, ErrLarge
 	case c.maxStreams == 0:
 		return nil, ErrShut
 	case c.full(careful):
 		c.noRoom.Store(c.full(false))
 		return nil, ErrFull
-	case !c.uploads.admits(upload, c.window):
-		return nil, ErrApart
+	case !c.uploads.admits(q.Upload, c.window):
+		return nil, ErrInUse
 	case len(c.out) >= outSize: // header blocks can be long
 		c.openWaits = true
 		return nil, ErrBusy
@@ -138,8 +137,8 @@ func (c *Conn) Open(owner Owner, head *Block, upload Upload, end, careful bool) 
 	s.id, s.window = c.last, c.initial
 	c.streams[s.id] = s
 	s.taken = c.takes
-	c.uploads.begin(s, upload, c.window)
-	c.addHead(s, head, end)
+	c.uploads.begin(s, q.Upload, c.window)
+	c.addHead(s, q.Head, q.End)
 	return s, nil
 }
 

@@ -1,16 +1,24 @@
 package http2conn
 
-// Upload describes the content of a request that a client sends. If the server does not read the content of some
-// streams, they can use the whole window of the connection (RFC 9113 section 5.2.1), and the content of all other
-// streams has to wait. Therefore, a connection carries the content of several clients only if each content is short
-// compared with the free window. The zero value is a request without content.
+// Request is a request that a client sends with [Conn.Open].
+type Request struct {
+	Owner  Owner // receives the events of the stream
+	Head   *Block
+	End    bool // the request has neither content nor a trailer section
+	Upload Upload
+}
+
+// Upload describes the content of a request. If the server does not read the content of some streams, they can use
+// the whole window of the connection (RFC 9113 section 5.2.1), so that the content of all other streams has to wait.
+// For this reason, clients only share a connection for content that is short compared with the free window. The zero
+// value describes a request without content.
 type Upload struct {
-	Client  uint64 // identifies the client; not 0 if Length is not 0
+	Client  uint64 // identifier of the client; not 0 if Length is not 0
 	Length  int64  // length of the content in bytes; -1 if it is not known
 	Sharing Sharing
 }
 
-// Sharing states when the content of a request can use a connection with the content of other clients.
+// Sharing is the condition under which clients share a connection for content.
 type Sharing int
 
 // Values of Sharing.
@@ -28,8 +36,8 @@ type uploads struct {
 	peak     int    // largest window of the connection, in bytes
 }
 
-// An exclusive upload can begin on a connection of another client if at least 1/freeShare of the largest window is
-// free. Servers usually send WINDOW_UPDATE when half of the window is used.
+// freeShare is the divisor of the largest window that is the minimum free window for the exclusive upload of another
+// client. Servers usually send WINDOW_UPDATE when half of the window is used.
 const freeShare = 4
 
 // admits reports whether u can be sent. window is the current window of the connection in bytes.
