@@ -65,14 +65,8 @@ func (r Reason) Body() string { return reasons[r].body }
 // GRPC returns the status of the gRPC response.
 func (r Reason) GRPC() int { return reasons[r].grpc }
 
-// IsClient reports whether the client caused the failure.
-func (r Reason) IsClient() bool {
-	switch r {
-	case ClientSlow, BadRequest, TooLarge, HeadTooLarge, ClientGone:
-		return true
-	}
-	return false
-}
+// IsClient reports whether the client caused the failure. The status is then 4xx.
+func (r Reason) IsClient() bool { return reasons[r].status/100 == 4 }
 
 // IsApp reports whether the user container failed.
 func (r Reason) IsApp() bool { return reasons[r].app }

@@ -21,7 +21,7 @@ const (
 
 	slowFactor  = 3                      // ratio of the median time to the usual time in the application
 	minSlow     = 100 * time.Millisecond // median time of an application that is slower than usual
-	startTime   = time.Minute            // time after which an application that was never ready is a problem
+	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
 	minQueued   = 200 * time.Millisecond // 99th percentile of the time in the queue
 	sameFactor  = 1.3                    // maximum ratio of two times that are equal for the rules
 	minFailures = 3                      // minimum number of failures, so that a rare failure is not a problem
@@ -299,16 +299,15 @@ func (e *evidence) onsetLocked(share float64, part, whole func(*tally) uint32) (
 	return at
 }
 
-// lastLocked returns the text "; most recently 1m ago" for the newest sample with events, or "" if these events are less
-// than rejectingSamples samples old. Board.mu must be held.
-func (e *evidence) lastLocked(events func(*tally) uint32) string {
-	for n := 0; n < e.samples; n++ {
-		t := e.eventsLocked(n)
-		if events(&t) == 0 {
+// lastTextLocked returns the age of the newest events, such as "; most recently 1m0s ago". It returns "" if the events
+// are at most rejectingSamples samples old. Board.mu must be held.
+func (e *evidence) lastTextLocked(events func(*tally) uint32) string {
+	for n := range e.samples {
+		if t := e.eventsLocked(n); events(&t) == 0 {
 			continue
 		}
 		if n <= rejectingSamples {
-			return ""
+			break
 		}
 		return fmt.Sprintf("; most recently %v ago", brief(time.Duration(n-1)*Interval))
 	}
@@ -356,7 +355,7 @@ func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
 		}
 		return match{
 			confidence: high, since: e.onsetLocked(failureShare, part, (*tally).requests),
-			numbers: fmt.Sprintf("%s of %s in %s (%s)%s", percent(n, all), message.Count(all, "request"), e.period(), strings.Join(words, ", "), e.lastLocked(part)),
+			numbers: fmt.Sprintf("%s of %s in %s (%s)%s", percent(n, all), message.Count(all, "request"), e.period(), strings.Join(words, ", "), e.lastTextLocked(part)),
 		}, true
 	}
 }
@@ -370,7 +369,7 @@ func checkErrors(e *evidence) (m match, ok bool) {
 	return match{
 		confidence: high, since: e.onsetLocked(errorShare, failed, (*tally).responses),
 		numbers: fmt.Sprintf("%s of %s in %s (5xx status or gRPC error)%s",
-			percent(n, all), message.Count(all, "application response"), e.period(), e.lastLocked(failed)),
+			percent(n, all), message.Count(all, "application response"), e.period(), e.lastTextLocked(failed)),
 	}, true
 }
 
@@ -411,8 +410,8 @@ func checkHang(e *evidence) (m match, ok bool) {
 	return m, true
 }
 
-// checkUnanswered detects clients that disconnect before the response, although they have waited for it. If requests
-// are queued, the unanswered requests are the cause.
+// checkUnanswered detects clients that wait for a response and disconnect before it arrives. The confidence is higher
+// if other requests are queued.
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
 	n, all := e.events[unanswered], e.events.requests()
@@ -420,7 +419,7 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 		return m, false
 	}
 	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
-		"%s of %s in %s had no response after %v or more", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
+		"%s of %s in %s did not receive a response within %v", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
 	if e.waiting > 0 {
 		m.confidence = medium
 	}
@@ -486,8 +485,7 @@ func (e *evidence) waitsLong() bool {
 	return e.limit > 0 && e.waiting > 0 && queued >= max(minQueued, inMilliseconds(e.p50))
 }
 
-// slotsHeld reports whether requests of disconnected clients use at least half of the slots. The application has not
-// responded to these requests.
+// slotsHeld reports whether requests of disconnected clients use at least half of the slots.
 func (e *evidence) slotsHeld() bool {
 	_, held := e.board.sources.Slots()
 	return e.limit > 0 && 2*held >= e.limit

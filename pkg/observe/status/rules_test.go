@@ -93,6 +93,16 @@ func (b *Board) fillQueue(took time.Duration) {
 	})
 }
 
+// loseClients records a minute in which every second client disconnects before the response.
+func (b *Board) loseClients() {
+	b.sampled(60, func() {
+		b.observe(1, observation.OK, time.Millisecond)
+		o := newObservation(observation.ClientGone, 2*time.Second)
+		o.Begun = false
+		b.Observe(o)
+	})
+}
+
 // A ruleTest is a pod with one problem.
 type ruleTest struct {
 	name, rule string
@@ -178,23 +188,11 @@ var ruleTests = []ruleTest{
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
 	}, "10 % of 600 requests in the last minute (60 idle-timeout)", high, time.Minute},
-	{"client timeouts", "unanswered", func(b *Board) {
-		b.sampled(60, func() {
-			b.observe(1, observation.OK, time.Millisecond)
-			o := newObservation(observation.ClientGone, 2*time.Second)
-			o.Begun = false
-			b.Observe(o)
-		})
-	}, "50 % of 120 requests in the last minute had no response after 1s or more", low, time.Minute},
+	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute did not receive a response within 1s", low, time.Minute},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)
-		b.sampled(60, func() {
-			b.observe(1, observation.OK, time.Millisecond)
-			o := newObservation(observation.ClientGone, 2*time.Second)
-			o.Begun = false
-			b.Observe(o)
-		})
-	}, "50 % of 120 requests in the last minute had no response after 1s or more", medium, time.Minute},
+		b.loseClients()
+	}, "50 % of 120 requests in the last minute did not receive a response within 1s", medium, time.Minute},
 	{"long polls", "app-hangs", func(b *Board) {
 		b.sampled(100, func() { b.observe(2, observation.OK, 45*time.Second) })
 		b.loaded(3, 0)

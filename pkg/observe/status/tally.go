@@ -15,7 +15,7 @@ type tally [numEvents]uint32
 // Indexes in a tally after the reasons.
 const (
 	appErrors  = int(observation.NumReasons) + iota // complete responses from the app that are errors; they are not counted as OK
-	unanswered                                      // requests without a response whose client disconnected after slowTime in the app; also counted as ClientGone
+	unanswered                                      // clients that waited for the app for slowTime and disconnected before the response; also ClientGone
 	lostLines                                       // lines of the request log that were dropped
 	lostSpans                                       // spans that were dropped
 	numEvents
