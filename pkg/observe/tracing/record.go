@@ -10,9 +10,9 @@ import (
 // A record contains one span and the parts that an OpenCensus span cannot store. It is reused for the next
 // span, because the exporter encodes a span before [trace.Exporter.ExportSpan] returns.
 //
-// OpenCensus stores attributes in a map. Building the map takes more CPU time than everything else that is done
-// for a span. Therefore, the span has a link whose only attribute is the record, and the exporter reads the
-// attributes of the span from the record. The link is not exported.
+// OpenCensus stores attributes in a map, which is expensive to build for each span. Instead, the span has a link
+// whose only attribute is the record, and the exporter reads the attributes from the record. The link is not
+// exported.
 type record struct {
 	span       trace.SpanData
 	attributes attributes
@@ -36,14 +36,14 @@ func (r *record) event(at time.Time, message string) {
 	r.span.Annotations = r.events[:]
 }
 
-// reset removes everything that only belongs to one span of a request.
+// reset clears the status, the event and the attributes before the next span of the request.
 func (r *record) reset() {
 	r.span.Status, r.span.Annotations = trace.Status{}, nil
 	clear(r.attributes) // the strings reference memory of the engine
 	r.attributes = r.attributes[:0]
 }
 
-// recordOf returns the record of a span, or an empty record if the span belongs to no record.
+// recordOf returns the record of a span, or an empty record if the span has no record.
 func recordOf(s *trace.SpanData) *record {
 	if len(s.Links) > 0 {
 		if r, ok := s.Links[0].Attributes[recordName].(*record); ok {

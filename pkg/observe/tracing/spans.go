@@ -27,14 +27,13 @@ const failedCode = trace.StatusCodeUnknown
 // exportSpans exports the spans of a completed request.
 func (r *Trace) exportSpans(o *observation.Observation) {
 	a, end := &r.record.attributes, r.now()
-	switch waits := r.tracer.options.Limited; {
-	case r.dialled.IsZero(): // the request ended in the queue
+	if r.dialled.IsZero() { // the request ended in the queue
 		r.fail(o, false, false)
 		r.export(waitName, trace.SpanKindUnspecified, newSpanID(), r.began, end)
-	case waits:
-		r.export(waitName, trace.SpanKindUnspecified, newSpanID(), r.began, r.dialled)
-	}
-	if !r.dialled.IsZero() {
+	} else {
+		if r.tracer.options.Limited {
+			r.export(waitName, trace.SpanKindUnspecified, newSpanID(), r.began, r.dialled)
+		}
 		a.addApp(o, r.method, r.tracer)
 		r.fail(o, o.Status >= 400, o.RPC != 0 && o.RPC != observation.GRPCStatusOf(0))
 		if !r.first.IsZero() {

@@ -74,8 +74,8 @@ type Tracer struct {
 	sink    trace.Exporter // receives the spans; the same as export, except in tests
 }
 
-// New starts a tracer. It returns nil if the protocol is None or the sampling selects no requests. It returns an error if the exporter
-// or its endpoint is invalid.
+// New starts a tracer. It returns nil if the protocol is None or the sampling selects no requests. It returns an
+// error if the exporter or its endpoint is invalid.
 func New(o Options) (*Tracer, error) {
 	if o.Protocol == export.None || o.Protocol == "" || o.Sampling.never() {
 		return nil, nil
