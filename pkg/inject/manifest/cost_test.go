@@ -87,7 +87,7 @@ func TestMemoryOfResultsIsBounded(t *testing.T) {
 }
 
 // kubectl get -o json | jq -c writes a List on one line.
-func TestMemoryForListOnOneLineIsBounded(t *testing.T) {
+func TestMemoryOfOneLineListIsBounded(t *testing.T) {
 	const most = 100 // bytes of live heap for each byte of the text; 300 if the whole List is decoded
 	pod := strings.Join([]string{
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"w%d","labels":{"app":"web"}}`,
@@ -135,7 +135,7 @@ func peakLiveHeap(f func()) int {
 }
 
 // The cost to divide a List on one line takes minutes if each item requires a search of the text before the item.
-func TestItemsOnOneLineAreDividedInLinearTime(t *testing.T) {
+func TestOneLineListIsSplitInLinearTime(t *testing.T) {
 	const items = 300_000
 	f := Parse("f.json", []byte(`{"kind":"List","items":[`+strings.Repeat("{},", items-1)+`{}]}`))
 	if got, want := len(f.documents), 2*items+1; got != want {

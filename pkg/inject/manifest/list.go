@@ -14,7 +14,7 @@ import (
 )
 
 // An itemList is a List whose items are separate documents, because a decoded document needs about 50 times the memory
-// of its text. The text between the items is also divided into documents, which are not decoded.
+// of its text. The text between two items is also a document, but it is not decoded.
 type itemList struct {
 	kind, apiVersion string
 	isJSON           bool
@@ -93,20 +93,17 @@ func (d *document) fileText() []byte {
 
 // joinLists returns the documents of a file with a single document for each List.
 func joinLists(documents []*document) (joined []*document) {
-	var last *document
+	var in *itemList // List of the previous document
 	for _, d := range documents {
-		if d.in != nil && last != nil && last.in == d.in {
-			last.text = append(last.text, d.fileText()...)
+		if d.in != nil && d.in == in {
+			whole := joined[len(joined)-1]
+			whole.text = append(whole.text, d.fileText()...)
 			continue
 		}
-		last = d
-		if d.in != nil {
-			last = &document{file: d.file, line: d.line, text: slices.Clone(d.text), in: d.in}
+		if in = d.in; in != nil {
+			d = &document{file: d.file, line: d.line, text: bytes.Clone(d.text)}
 		}
-		joined = append(joined, last)
-	}
-	for _, d := range joined {
-		d.in = nil
+		joined = append(joined, d)
 	}
 	return joined
 }
@@ -130,59 +127,65 @@ func isBlankOrComment(line []byte) bool {
 }
 
 // readJSONList returns the List in a JSON text and its items, or nil.
-func readJSONList(text []byte) (*itemList, []span) {
-	if trimmed := bytes.TrimLeft(text, spaces); len(trimmed) == 0 || trimmed[0] != '{' || !json.Valid(text) || !utf8.Valid(text) {
+func readJSONList(text []byte) (l *itemList, items []span) {
+	if !bytes.HasPrefix(bytes.TrimLeft(text, spaces), []byte("{")) || !bytes.Contains(text, []byte(`List"`)) || !json.Valid(text) || !utf8.Valid(text) {
 		return nil, nil
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	_, _ = d.Token() // {
 	values := map[string]json.RawMessage{}
-	var items []span
 	for d.More() {
 		key, _ := d.Token()
 		name := key.(string)
 		if _, repeated := values[name]; repeated {
 			return nil, nil
 		}
-		if name != "items" {
-			var value json.RawMessage
-			_ = d.Decode(&value)
-			values[name] = value
-			continue
-		}
-		values[name] = nil
-		if token, _ := d.Token(); token != json.Delim('[') {
-			return nil, nil
-		}
-		for d.More() {
-			var value json.RawMessage
-			_ = d.Decode(&value)
-			if value[0] != '{' {
+		var value json.RawMessage
+		if name == "items" {
+			if items = readJSONItems(d); items == nil {
 				return nil, nil
 			}
-			end := int(d.InputOffset())
-			items = append(items, span{end - len(value), end})
+		} else {
+			_ = d.Decode(&value)
 		}
-		_, _ = d.Token() // ]
+		values[name] = value
 	}
-	l := &itemList{isJSON: true}
+	l = &itemList{isJSON: true}
 	_, _ = json.Unmarshal(values["kind"], &l.kind), json.Unmarshal(values["apiVersion"], &l.apiVersion)
-	if !strings.HasSuffix(l.kind, "List") || len(items) == 0 {
+	if !strings.HasSuffix(l.kind, "List") || items == nil {
 		return nil, nil
 	}
 	return l, items
 }
 
-// Texts in a List in block style. An alias in an item can refer to an anchor in another item.
+// readJSONItems reads an array of objects. It returns nil if the array is empty or if the value is not such an array.
+func readJSONItems(d *json.Decoder) (items []span) {
+	if token, _ := d.Token(); token != json.Delim('[') {
+		return nil
+	}
+	for d.More() {
+		var value json.RawMessage
+		_ = d.Decode(&value)
+		if value[0] != '{' {
+			return nil
+		}
+		end := int(d.InputOffset())
+		items = append(items, span{end - len(value), end})
+	}
+	_, _ = d.Token() // ]
+	return items
+}
+
+// Patterns of lines in a List in block style. An alias in an item can refer to an anchor in another item.
 var (
-	itemsLine   = regexp.MustCompile(`(?m)^items:[ \t]*\r?$`)
-	listLine    = regexp.MustCompile(`(?m)^kind:[ \t]*["']?\w*List\b`)
-	aliasOrRule = regexp.MustCompile(`(?m)(^|[\s,:\[{-])\*[^\s*/]|^%`)
+	itemsLine        = regexp.MustCompile(`(?m)^items:[ \t]*\r?$`)
+	listLine         = regexp.MustCompile(`(?m)^kind:[ \t]*["']?\w*List\b`)
+	aliasOrDirective = regexp.MustCompile(`(?m)(^|[\s,:\[{-])\*[^\s*/]|^%`)
 )
 
 // readBlockList returns the List in a YAML text and its items, or nil.
 func readBlockList(text []byte) (*itemList, []span) {
-	if len(itemsLine.FindAllIndex(text, 2)) != 1 || !listLine.Match(text) || aliasOrRule.Match(text) {
+	if len(itemsLine.FindAllIndex(text, 2)) != 1 || !listLine.Match(text) || aliasOrDirective.Match(text) {
 		return nil, nil
 	}
 	l := &itemList{column: -1}

@@ -89,7 +89,7 @@ func TestItemsOfListAreInjectedAsDocuments(t *testing.T) {
 }
 
 // The items of a typed list can omit their kind.
-func TestTypedListIsRestoredAfterTwoSteps(t *testing.T) {
+func TestUninjectRestoresTypedList(t *testing.T) {
 	const text = `{"kind":"PodList","apiVersion":"v1","items":[{"metadata":{"name":"a"},"spec":{"containers":[ {"name":"web","ports":[{"containerPort":8080}]}]}}]}`
 	f := Parse("", []byte(text))
 	harness.Equal(t, Inject([]*File{f}, nil, inject.Workloads)[0].Verdict, inject.Injected, "verdict")

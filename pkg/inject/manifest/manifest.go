@@ -49,8 +49,8 @@ type document struct {
 	empty bool       // the document has no value
 
 	in     *itemList // List that contains the document; nil if there is none
-	isItem bool      // the document is an item of in, and not the text between two items
-	indent string    // indentation of a JSON item, which text does not contain
+	isItem bool      // the document is an item of the List; false for the text between two items
+	indent string    // indentation of a JSON item in the file; text does not contain it
 
 	retained bool  // release does nothing
 	err      error // the document is invalid
