@@ -192,6 +192,28 @@ func TestAbandonedStreamsCountUntilBarrier(t *testing.T) {
 	p.open(true)
 }
 
+func TestEndOfUploadIsSignaled(t *testing.T) {
+	config, room := clientConfig(), make(chan struct{}, 1)
+	config.Room = room
+	p := connect(t, config)
+	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 10})
+	harness.Receive(t, room, "signal of the settings")
+	open := func(client uint64) (*http2conn.Stream, error) {
+		upload := http2conn.Upload{Client: client, Length: -1}
+		return p.us.Open(http2conn.Request{Owner: newOwner(false), Head: head(0), Upload: upload}, false)
+	}
+	first, err := open(1)
+	harness.NoError(t, err)
+	if _, err := open(2); err != http2conn.ErrInUse {
+		t.Errorf("during the first upload: got %v, want ErrInUse", err)
+	}
+	_, err = first.SendData([]byte("content"), true)
+	harness.NoError(t, err)
+	harness.Receive(t, room, "signal of the end of the upload")
+	_, err = open(2)
+	harness.NoError(t, err)
+}
+
 // The number of abandoned streams is not limited if the server has not advertised a limit.
 func TestAbandonedStreamsWithoutServerLimit(t *testing.T) {
 	p := connect(t, clientConfig())

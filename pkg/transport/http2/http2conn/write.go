@@ -184,6 +184,7 @@ func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 func (c *Conn) ended(s *Stream) {
 	s.localEnded = true
 	c.uploads.end(s)
+	c.signalRoom()
 	switch {
 	case s.remoteEnded:
 		c.remove(s)
