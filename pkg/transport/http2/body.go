@@ -107,6 +107,7 @@ func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
 		b.credit(by, n)
 	case b.to != nil:
 		b.pass(by, p, n, b.end && len(b.trailer) == 0)
+		return // no Read waits
 	default:
 		b.data = append(b.data, p...)
 		b.uncredited += n
@@ -218,7 +219,9 @@ func (b *body) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stopped = true
-	b.tell()
+	if !b.end { // otherwise no Read waits
+		b.tell()
+	}
 }
 
 // Read implements io.Reader.

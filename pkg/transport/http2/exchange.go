@@ -208,10 +208,12 @@ func (x *exchange) end() {
 	x.canceler.Reset()
 	x.built.Reset()
 	x.body.stop()
-	if !x.stream.Ended() {
-		x.awaitAnswer()
+	if !x.stream.Closed() {
+		if !x.stream.Ended() {
+			x.awaitAnswer()
+		}
+		x.stream.Reset(http2conn.NoError) // for a tunnel whose client has not ended its side
 	}
-	x.stream.Reset(http2conn.NoError) // for a tunnel whose client has not ended its side
 	x.stream.Release()
 	x.conn.Flush(true)
 	c := x.conn

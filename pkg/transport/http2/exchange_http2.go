@@ -93,9 +93,10 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 	state.Send()
 	y.mu.Lock()
 	y.stream = stream
+	early := y.held > 0 // content arrived before y.stream was set
 	y.mu.Unlock()
-	if !x.stream.Waits() {
-		y.credit(nil) // credits content that arrived before y.stream was set
+	if early && !x.stream.Waits() {
+		y.credit(nil)
 	}
 	if !end {
 		x.body.passTo(stream)

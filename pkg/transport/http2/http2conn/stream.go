@@ -275,6 +275,13 @@ func (s *Stream) Cut() bool {
 	return s.cut
 }
 
+// Closed reports whether the stream is closed (RFC 9113 section 5.1).
+func (s *Stream) Closed() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.gone
+}
+
 // Ended reports whether END_STREAM was added to the output.
 func (s *Stream) Ended() bool {
 	s.conn.mu.Lock()
