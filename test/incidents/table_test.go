@@ -73,6 +73,22 @@ var incidents = []incident{
 		silent: map[string]string{"log": "A request is logged when it ends. Set `REVISION_TIMEOUT_SECONDS`."},
 	},
 	{
+		name: "application: hangs, clients disconnect",
+		app:  func(p *pod) { p.serve(func(http.ResponseWriter, *http.Request) { <-p.ctx.Done() }) },
+		provoke: func(p *pod) {
+			p.run(3, func() {
+				p.dial(func(c net.Conn) {
+					_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")
+					p.sleep(2 * time.Second)
+				})
+			})
+		},
+		alerts:  []string{"NoResponses"},
+		metric:  `requests_total{reason="client-gone"}`,
+		log:     []string{"request failed", "client-gone"},
+		problem: "app-hangs", why: "the application does not respond",
+	},
+	{
 		// The application does not close its connections until it has no file descriptor left. After 40 s, there is always
 		// a request that has waited for 30 s.
 		name: "application: leaks sockets", settings: env("REVISION_TIMEOUT_SECONDS=40"),
