@@ -13,33 +13,33 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http2/http2conn"
 )
 
-// body is the content of a request. The goroutine that reads the connection adds received content. If the user
-// container uses HTTP/1.1, another goroutine reads the content. If the user container uses HTTP/2, the content is
-// sent on the stream to it immediately.
+// body is the content of a request. The reader goroutine of the client's connection adds the received content. If the
+// user container uses HTTP/1.1, another goroutine calls Read. If the user container uses HTTP/2, the reader goroutine
+// also sends the content on the stream to the user container; see passTo.
 type body struct {
 	x *exchange
 
 	mu         sync.Mutex
-	arrived    chan struct{} // holds a signal that the state has changed
-	data       []byte        // received content that was not yet read
-	uncredited int           // number of bytes to credit to the client when data has been read
+	arrived    chan struct{} // holds a signal for Read and awaitEnd after a field guarded by mu was changed
+	data       []byte        // received content that was not read yet
+	uncredited int           // number of bytes to credit to the client after all of data was read
 	n          int64         // number of received bytes
 	length     int64         // value of Content-Length; -1 if absent
-	end        bool          // the content was received completely
-	err        error         // reason why the content will not be complete; nil if none
-	stopped    bool          // the content is not read any more
+	end        bool          // the complete content was received
+	err        error         // reason why the content will not be complete, or nil
+	stopped    bool          // stop or release was called
 	trailer    []wire.Field
 	to         *http2conn.Stream // stream to the user container; nil if the content is not sent on a stream
-	held       int               // number of bytes that are pending on to and not credited to the client
-	kept       bool              // data contains the complete body, although it was sent on the stream
-	charged    int               // number of bytes in the memory budget
+	held       int               // number of bytes that are pending on stream to and not credited to the client
+	kept       bool              // data still contains the complete body after the body was sent on stream to
+	charged    int               // number of bytes charged to the memory budget
 }
 
-// dataKept is the maximum capacity of data that is kept for the next request, in bytes.
+// dataKept is the maximum capacity of data in bytes that is kept for the next request.
 const dataKept = 1 << 10
 
-// heldSpare limits the estimated spare capacity of pending content. append allocates at most 1/heldSpare more
-// memory than the content that waits for the user container.
+// The memory budget includes an estimate of the unused capacity of buffers with pending content, which is 1/heldSpare of
+// the content.
 const heldSpare = 4
 
 var (
@@ -49,7 +49,8 @@ var (
 
 func (b *body) init(x *exchange) { b.x, b.arrived = x, make(chan struct{}, 1) }
 
-// begin resets b for a new request. end reports whether the request has no body.
+// begin prepares b for a new request. length is the value of Content-Length, or -1. end reports whether the request has
+// no body.
 func (b *body) begin(length int64, end bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,8 +65,8 @@ func (b *body) begin(length int64, end bool) {
 	}
 }
 
-// charge updates the memory budget of data and of the content that waits for the user container. The
-// first dataKept bytes are part of requestBytes. b.mu must be held.
+// charge charges the capacity of data and the content that waits for the user container to the memory budget. A capacity
+// of at most dataKept is already included in requestBytes. b.mu must be held.
 func (b *body) charge() {
 	n := cap(b.data)
 	if n <= dataKept {
@@ -77,7 +78,7 @@ func (b *body) charge() {
 	}
 }
 
-// release releases the memory of the body. The owner must not receive more events.
+// release releases the memory of the body. The client's stream must have been released, or must not exist.
 func (b *body) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,7 +90,7 @@ func (b *body) release() {
 	b.charge()
 }
 
-// come adds received content. n is the number of bytes to credit to the client for the content.
+// come adds received content. The arguments are those of [http2conn.Owner].Data.
 func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,7 +104,7 @@ func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
 		b.breakOff(transport.FaultTooLarge)
 	}
 	switch {
-	case b.err != nil || b.stopped: // return the window, because other streams need the window of the connection
+	case b.err != nil || b.stopped: // the content is discarded
 		b.credit(by, n)
 	case b.to != nil:
 		b.pass(by, p, n, b.end && len(b.trailer) == 0)
@@ -116,7 +117,8 @@ func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.tell()
 }
 
-// breakOff records the reason why the body will not be complete. b.mu must be held.
+// breakOff records err as the reason why the body will not be complete, unless a reason was already recorded. b.mu must
+// be held.
 func (b *body) breakOff(err error) {
 	if b.err == nil {
 		b.err = err
@@ -127,12 +129,13 @@ func (b *body) breakOff(err error) {
 // malformed resets the stream of a request whose content does not match Content-Length (RFC 9113 section
 // 8.1.1). b.mu must be held.
 func (b *body) malformed(by *http2conn.Conn) {
-	b.x.stream.Reset(http2conn.ProtocolError) // before the worker receives the error and sends a response
+	// Reset the stream first, because the worker sends a response when it receives the error.
+	b.x.stream.Reset(http2conn.ProtocolError)
 	b.breakOff(&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadBody{Word: wire.WordContentLength}})
 	by.FlushLater(b.x.conn.Conn)
 }
 
-// fail records err unless the body is complete.
+// fail is like breakOff, but acquires b.mu and does nothing if the body is complete.
 func (b *body) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -142,7 +145,7 @@ func (b *body) fail(err error) {
 	b.tell()
 }
 
-// tell wakes a waiting Read. b.mu must be held.
+// tell wakes Read or awaitEnd. b.mu must be held.
 func (b *body) tell() {
 	select {
 	case b.arrived <- struct{}{}:
@@ -150,12 +153,12 @@ func (b *body) tell() {
 	}
 }
 
-// pass sends content to the user container. b.mu must be held.
+// pass sends content on the stream to the user container. The arguments are those of come. b.mu must be held.
 func (b *body) pass(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.x.state.GotBody()
 	waits, err := b.to.SendData(p, end)
 	switch {
-	case err != nil: // the user container has reset the stream, and its owner receives the error
+	case err != nil: // the stream has ended, and relay receives the error
 	case waits:
 		b.held += n
 		b.charge()
@@ -168,15 +171,16 @@ func (b *body) pass(by *http2conn.Conn, p []byte, n int, end bool) {
 	}
 }
 
-// credit adds n bytes to the window of the client (RFC 9113 section 5.2). Content is credited only after it was
-// read or sent, so a stream holds at most one window of content.
+// credit allows the client to send n more bytes (RFC 9113 section 5.2). Content is credited only after it was read, sent
+// or discarded, so a body contains at most one window of unread content.
 func (b *body) credit(by *http2conn.Conn, n int) {
 	if b.x.stream.Credit(n) {
 		by.FlushLater(b.x.conn.Conn)
 	}
 }
 
-// drained credits the pending content after it was added to the output of the connection to the user container.
+// drained credits the content that was pending on the stream to the user container. It is called after this content was
+// added to the output of the connection.
 func (b *body) drained(by *http2conn.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,7 +198,7 @@ func (b *body) whole() (content []byte, ok bool) {
 	return b.data, b.end && b.err == nil && len(b.trailer) == 0
 }
 
-// moved returns the number of received bytes.
+// moved returns the number of content bytes that were received.
 func (b *body) moved() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -207,14 +211,14 @@ func (b *body) failed() error {
 	return b.err
 }
 
-// complete reports whether the body was received completely.
+// complete reports whether the complete body was received.
 func (b *body) complete() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.end
 }
 
-// stop makes Read return errStopped, and discards further content.
+// stop makes Read return errStopped after the content in data. Content that arrives later is discarded.
 func (b *body) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -240,14 +244,14 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 }
 
-// emptyBodyTimeout is the time that awaitEnd waits. Clients send END_STREAM immediately.
+// emptyBodyTimeout is the maximum time that awaitEnd waits. Clients usually send END_STREAM immediately.
 const emptyBodyTimeout = time.Second
 
-// awaitEnd waits up to emptyBodyTimeout for END_STREAM of a request with the content length 0.
+// awaitEnd waits up to emptyBodyTimeout for the END_STREAM flag of a request whose Content-Length is 0.
 //
-// Some clients, such as httpx, send END_STREAM in an empty DATA frame after the content. An application that uses
-// HTTP/1.1 could respond before this frame arrives. The sidecar would then reset the stream (RFC 9113 section 8.1),
-// and the client would report an error.
+// Some clients, such as httpx, send END_STREAM in an empty DATA frame after the header section or the content. An
+// application that uses HTTP/1.1 could respond before this frame arrives. The sidecar would then reset the stream
+// (RFC 9113 section 8.1), and the client would report an error.
 func (b *body) awaitEnd() {
 	if b.complete() {
 		return
@@ -263,16 +267,17 @@ func (b *body) awaitEnd() {
 	}
 }
 
-// take copies received content to p. uncredited is the number of bytes to credit to the client.
+// take moves received content to p. n is the number of bytes, and uncredited is the number of bytes that the caller must
+// credit to the client.
 func (b *body) take(p []byte) (n, uncredited int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	data := b.data
 	if b.length > 0 && b.n == b.length && !b.end && b.err == nil {
-		data = data[:max(len(data)-1, 0)] // the last byte is read after END_STREAM, see awaitEnd
+		data = data[:max(len(data)-1, 0)] // for the reason given at awaitEnd, keep the last byte until END_STREAM
 	}
 	n = copy(p, data)
-	// The credit is sent in one frame after all content is read, instead of in one frame for each read.
+	// The content is credited in one WINDOW_UPDATE frame after all of data was read, and not after each read.
 	if b.data = b.data[n:]; len(b.data) == 0 {
 		uncredited, b.uncredited = b.uncredited, 0
 		b.data = nil
@@ -290,7 +295,7 @@ func (b *body) take(p []byte) (n, uncredited int, err error) {
 	return n, uncredited, err
 }
 
-// trail adds the trailer section and ends the body (RFC 9113 section 8.1).
+// trail stores the trailer section, which ends the body (RFC 9113 section 8.1).
 func (b *body) trail(by *http2conn.Conn, fields []wire.Field) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,8 +310,8 @@ func (b *body) trail(by *http2conn.Conn, fields []wire.Field) {
 	b.tell()
 }
 
-// passTrailer ends the body with the trailer section, or with an empty DATA frame if the trailer section has no
-// fields. b.mu must be held.
+// passTrailer sends the trailer section on the stream to the user container, or an empty DATA frame if the trailer
+// section has no fields. Both have END_STREAM. b.mu must be held.
 func (b *body) passTrailer() {
 	if len(b.trailer) == 0 {
 		_, _ = b.to.SendData(nil, true)
@@ -315,18 +320,18 @@ func (b *body) passTrailer() {
 	k := b.x.server.block()
 	defer b.x.server.putBlock(k)
 	k.Fields(b.trailer)
-	_, _ = b.to.SendTrailer(k) // after a reset by the user container, the owner of its stream receives the error
+	_, _ = b.to.SendTrailer(k) // if the stream has ended, relay receives the error
 }
 
-// fields returns the trailer section. It is valid after the body has ended.
+// fields returns the trailer section. It must be called after the body has ended.
 func (b *body) fields() []wire.Field {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.trailer
 }
 
-// passTo sends the received content, and content that arrives later, on a stream to the user container. If
-// stream is nil, it stops sending. A body that is already complete is kept for a retry.
+// passTo sends the content in data on a stream to the user container. Content that arrives later is also sent on this
+// stream. If the body is already complete, data is kept for a retry. If stream is nil, passTo only stops the sending.
 func (b *body) passTo(stream *http2conn.Stream) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -356,7 +361,7 @@ func (b *body) passTo(stream *http2conn.Stream) {
 	}
 }
 
-// heldWhole reports whether the complete body is still available for a retry.
+// heldWhole reports whether the complete body is available for a retry.
 func (b *body) heldWhole() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,14 +20,14 @@ type exchange struct {
 	server   *Server
 	conn     *serverConn
 	stream   *http2conn.Stream
-	refusal  *wire.Refused // reason why the request is not served; nil if it is served
+	refusal  *wire.Refused // reason why the request is not served, or nil
 	open     bool          // the HEADERS frame of the request did not have END_STREAM
 	headSize int           // size of the header section in bytes (RFC 9113 section 6.5.2)
-	size     int           // bytes that the request needs without its body
-	charged  int           // the part of size that is in the memory budget
+	size     int           // memory in bytes that the request needs without its body
+	charged  int           // number of bytes charged to the memory budget: 0 or size
 
 	request  rewrite.Request
-	protocol string // of an extended CONNECT
+	protocol string // value of :protocol of an extended CONNECT; otherwise ""
 	body     body
 	state    transport.State
 	canceler *transport.Canceler
@@ -36,14 +36,14 @@ type exchange struct {
 
 	woken chan struct{} // holds a signal for the goroutine that serves the request
 
-	// due is the number of bytes of the announced content that were not yet sent. It is negative if the length of
-	// the response is unknown.
+	// due is the number of bytes of the announced response content that were not sent yet. It is negative if the length
+	// of the response is unknown.
 	due int64
 
-	built rewrite.Built // built by Request
-	gone  atomic.Bool   // the stream of the client has ended
+	built rewrite.Built // contains the result of Request
+	gone  atomic.Bool   // the client's stream has failed
 
-	costly atomic.Bool // the connection was closed because of the memory budget
+	costly atomic.Bool // the client's connection was closed because of the memory budget
 }
 
 func (x *exchange) init(s *Server) {
@@ -59,8 +59,8 @@ func (x *exchange) init(s *Server) {
 	x.request.Unpacked = &s.unpacked
 }
 
-// read evaluates the header section of a request. It returns false if the request is malformed and its stream
-// must be reset (RFC 9113 section 8.3.1).
+// read checks the header section of a request and prepares the exchange for the request. It returns false if the request
+// is malformed (RFC 9113 section 8.3.1). The stream must then be reset.
 func (x *exchange) read(c *serverConn, h *http2conn.Head, end bool) bool {
 	q := &x.request
 	q.Method, q.Target, q.Host, q.Peer, q.Secure = h.Method, h.Path, h.Authority, c.peer, c.secure
@@ -110,18 +110,17 @@ func (x *exchange) read(c *serverConn, h *http2conn.Head, end bool) bool {
 }
 
 const (
-	// requestBytes is the memory, in bytes, that a request uses in addition to its header
-	// section. It includes the worker with its stack, the stream, and the connection to the
-	// user container.
+	// requestBytes is the memory in bytes that a request uses in addition to its header section and its body. It
+	// includes the worker with its stack, the stream, and the connection to the user container.
 	requestBytes = 12 << 10
-	// fewFields is the maximum number of fields in a header section that is never packed.
+	// fewFields is the number of fields up to which a header section is never packed.
 	fewFields = 64
-	// fieldBytes is the memory, in bytes, that an unpacked field uses in addition to its name and value.
+	// fieldBytes is the memory in bytes that an unpacked field uses in addition to its name and value.
 	fieldBytes = 48
 )
 
-// pack returns the fields of h in packed form if this form needs less than half of the memory, and nil otherwise.
-// The fields of an extended CONNECT are never packed, because the exchange adds fields to them.
+// pack returns the fields of h in packed form if the packed form saves at least half of the memory of the unpacked
+// fields, and otherwise nil. The fields of an extended CONNECT are never packed, because connect adds fields to them.
 func pack(h *http2conn.Head) wire.Packed {
 	if len(h.Fields) <= fewFields || h.Protocol != "" {
 		return nil
@@ -133,16 +132,15 @@ func pack(h *http2conn.Head) wire.Packed {
 	return make(wire.Packed, 0, size).Pack(h.Fields)
 }
 
-// refuse rejects a request whose header section is too long.
+// refuse prepares the exchange for a request that is rejected because its header section is too long.
 func (x *exchange) refuse(end bool) {
 	x.request.Method, x.request.Fields, x.size = "", x.request.Fields[:0], requestBytes
 	x.refusal = wire.Refuse(wire.WordListTooLong)
 	x.body.begin(-1, end)
 }
 
-// readFields evaluates the fields that describe the request. It sets refusal if the request must be rejected
-// because of its Trailer or Expect fields, in the same way as for HTTP/1. It returns false if the request is
-// malformed.
+// readFields evaluates the fields Content-Length, Host, Expect and Trailer. It returns false if the request is malformed.
+// As in HTTP/1, it sets refusal if the request must be rejected because of Expect or Trailer.
 func (x *exchange) readFields(h *http2conn.Head) bool {
 	q := &x.request
 	x.refusal = nil
@@ -180,8 +178,8 @@ func (x *exchange) readFields(h *http2conn.Head) bool {
 	return wire.ValidHost(q.Host)
 }
 
-// validPath reports whether path is valid in a request line. In HTTP/1.1, a blank or a line break would
-// end the path (RFC 9113 section 10.3).
+// validPath reports whether path can be sent in a request line of HTTP/1.1, where a space or a line break would end the
+// path (RFC 9113 section 10.3).
 func validPath(path, method string) bool {
 	if path == "*" {
 		return method == http.MethodOptions
@@ -189,7 +187,7 @@ func validPath(path, method string) bool {
 	return strings.HasPrefix(path, "/") && wire.Visible(path) && !wire.BadEscape(path)
 }
 
-// serve serves the request and then releases it.
+// serve serves or rejects the request, and then releases the exchange for the next request.
 func (x *exchange) serve() {
 	if x.refusal != nil {
 		rewrite.RecordRefusal(x.server.settings.Bounds, x.conn.remote, x.refusal.Status, x.refusal)
@@ -203,7 +201,7 @@ func (x *exchange) serve() {
 	x.end()
 }
 
-// end releases the request.
+// end waits until the response was sent, and releases the stream and the memory of the request.
 func (x *exchange) end() {
 	x.canceler.Reset()
 	x.built.Reset()
@@ -221,7 +219,7 @@ func (x *exchange) end() {
 	c.leave()
 }
 
-// release releases the memory of a request that has ended or is not served.
+// release releases the memory of the request, and resets the exchange for the next request.
 func (x *exchange) release() {
 	x.body.release()
 	x.call.Memory.Release()
@@ -243,11 +241,11 @@ func (x *exchange) release() {
 	x.conn, x.stream = nil, nil
 }
 
-// fieldsKept is the maximum capacity of Fields that is kept for the next request.
+// fieldsKept is the maximum capacity of request.Fields that is kept for the next request.
 const fieldsKept = 32
 
-// awaitAnswer waits up to rewrite.AnswerTimeout until the response from the sidecar is sent. If the response is not
-// complete by then, awaitAnswer resets the stream.
+// awaitAnswer waits up to rewrite.AnswerTimeout until all pending output of the stream was sent. If the response is still
+// incomplete, awaitAnswer resets the stream.
 func (x *exchange) awaitAnswer() {
 	timeout := time.After(rewrite.AnswerTimeout)
 	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {
@@ -263,7 +261,8 @@ func (x *exchange) awaitAnswer() {
 	}
 }
 
-// wake makes the goroutine that serves the request check the state of the exchange. It is safe for concurrent use.
+// wake wakes the goroutine that serves the request if the goroutine waits for a change of the exchange. It is safe for
+// concurrent use.
 func (x *exchange) wake() {
 	select {
 	case x.woken <- struct{}{}:
@@ -324,7 +323,7 @@ func (x *exchange) Answer(a transport.Answer) {
 		body = ""
 	}
 	if x.stream.SendHead(k, body == "") == nil && body != "" {
-		_, _ = x.stream.SendData([]byte(body), true) // an error means that the client has disconnected
+		_, _ = x.stream.SendData([]byte(body), true) // fails only if the stream has ended
 	}
 }
 
@@ -334,7 +333,7 @@ type fromClient exchange
 // Head implements http2conn.Owner. h is the trailer section of the request.
 func (f *fromClient) Head(by *http2conn.Conn, h *http2conn.Head, _ bool) {
 	x := (*exchange)(f)
-	if h.Malformed { // before the worker receives the error and sends a response
+	if h.Malformed { // reset the stream first, because the worker sends a response when it receives the error
 		x.stream.Reset(http2conn.ProtocolError)
 		by.FlushLater(x.conn.Conn)
 	}
@@ -345,7 +344,7 @@ func (f *fromClient) Head(by *http2conn.Conn, h *http2conn.Head, _ bool) {
 	x.body.trail(by, rewrite.RequestTrailer(h.Take(nil)))
 }
 
-// trailerFault returns the reason to reject a trailer section, or "".
+// trailerFault returns the reason why a trailer section must be rejected, or "" if it is valid.
 func trailerFault(h *http2conn.Head) wire.Word {
 	switch {
 	case h.Malformed:
@@ -366,8 +365,7 @@ func (f *fromClient) Data(by *http2conn.Conn, p []byte, n int, end bool) {
 	f.body.come(by, p, n, end)
 }
 
-// Failed implements http2conn.Owner. It sets gone before it wakes other goroutines, because those goroutines check
-// gone.
+// Failed implements http2conn.Owner. It sets gone first, because the goroutines that it wakes check gone.
 func (f *fromClient) Failed(_ *http2conn.Conn, err error) {
 	x := (*exchange)(f)
 	x.costly.Store(errors.Is(err, http2conn.ErrMemory))

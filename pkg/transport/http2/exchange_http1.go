@@ -14,9 +14,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// Forward implements transport.Exchange. If the client exceeded a bound, Forward records the bound.
+// Forward implements transport.Exchange. If the client exceeded a bound, Forward also records this bound.
 func (x *exchange) Forward(state transport.State) (result transport.Result) {
-	defer x.recordResult(&result) // a wrapper of Forward would need more stack
+	defer x.recordResult(&result) // defer needs less stack memory than a wrapper of Forward
 	q := &x.request
 	x.call.Memory.Account = x.conn.memory
 	if !x.call.ReserveHead(x.headSize) {
@@ -29,7 +29,8 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 		return transport.Result{Err: err}
 	}
 	q.Trace = state.Trace()
-	if !x.body.complete() && !transport.IsGRPC(x.Header(transport.ContentType)) { // a gRPC client may send nothing
+	// A gRPC client may keep its side of the stream open without sending content.
+	if !x.body.complete() && !transport.IsGRPC(x.Header(transport.ContentType)) {
 		state.ExpectBody()
 	}
 	x.canceler.Watch(state)
@@ -43,7 +44,8 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	return x.forwardH1(state)
 }
 
-// cause returns the reason why the request failed with err. killed is the reason of an abort, or nil.
+// cause returns the reason why the request failed with err. killed is the reason for which the canceler has aborted the
+// request, or nil.
 func (x *exchange) cause(killed, err error) error {
 	return transport.Cause(killed, err, x.body.failed())
 }
@@ -77,8 +79,8 @@ func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 	return result
 }
 
-// do makes the prepared call and returns the response after its header section was received. It returns nil after
-// an error.
+// do sends the prepared call and returns the response after its header section was received. After an error, do sets
+// result and returns nil.
 func (x *exchange) do(state transport.State, result *transport.Result) *http1client.Response {
 	c := &x.call
 	c.Many, c.Hold = true, state.Holds()
@@ -104,14 +106,14 @@ func (x *exchange) finish(r *http1client.Response, result *transport.Result) {
 	x.conclude(result)
 }
 
-// abortCall aborts the call.
+// abortCall aborts the call. It is called by the canceler.
 func (x *exchange) abortCall() {
 	x.call.Abort()
 	x.wake()
 }
 
-// conclude completes the result after the response has begun. If the response is incomplete, conclude resets the
-// stream, because END_STREAM would mark the response as complete.
+// conclude completes the result of a request whose response has begun. If the response is incomplete, conclude resets
+// the stream, because the client would consider a response with END_STREAM complete.
 func (x *exchange) conclude(result *transport.Result) {
 	result.In = x.body.moved()
 	if transport.FaultOf(result.Err) == transport.FaultClientGone && x.delivered() {
@@ -122,12 +124,12 @@ func (x *exchange) conclude(result *transport.Result) {
 	}
 }
 
-// delivered reports whether the client received the announced content before it reset the stream. Go's HTTP/2
-// client does not wait for END_STREAM after the last byte.
+// delivered reports whether all announced content was sent before the client reset the stream. Go's HTTP/2 client resets
+// the stream without waiting for END_STREAM after it has received the last byte.
 func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
-// forwardReset resets the client's stream if the user container reset its stream before the response
-// began (docs/promises.md 3.12).
+// forwardReset resets the client's stream if the user container has reset the other stream before the response began
+// (docs/promises.md 3.12).
 func (x *exchange) forwardReset(result *transport.Result) {
 	if _, ok := errors.AsType[*http2conn.ResetError](result.Err); ok && !result.Begun {
 		result.Reset = true
@@ -135,8 +137,8 @@ func (x *exchange) forwardReset(result *transport.Result) {
 	}
 }
 
-// resetCode returns the error code with which the stream of an incomplete response is reset. It is the code that
-// the user container sent, or InternalError if the user container sent no code or NO_ERROR.
+// resetCode returns the error code with which the client's stream is reset after err. It is the code that the user
+// container sent, or InternalError if the user container sent no code or NO_ERROR.
 func resetCode(err error) http2conn.Code {
 	if reset, ok := errors.AsType[*http2conn.ResetError](err); ok && reset.Code != http2conn.NoError {
 		return reset.Code
@@ -144,7 +146,7 @@ func resetCode(err error) http2conn.Code {
 	return http2conn.InternalError
 }
 
-// beginResponse adds the header section of the response to k. length is the content length in bytes; -1 means
+// beginResponse adds the header section of the response to k. length is the content length in bytes, or -1 if it is
 // unknown.
 func (x *exchange) beginResponse(k *http2conn.Block, status int, fields []wire.Field, length int64) {
 	x.due = length
@@ -172,7 +174,7 @@ func (x *exchange) beginResponse(k *http2conn.Block, status int, fields []wire.F
 	}
 }
 
-// passOn sends the response from a user container that uses HTTP/1.1 to the client.
+// passOn copies the response of a user container that uses HTTP/1.1 to the client's stream.
 func (x *exchange) passOn(r *http1client.Response, result *transport.Result) {
 	length := r.Length()
 	k := x.server.block()
@@ -198,7 +200,7 @@ func (x *exchange) passOn(r *http1client.Response, result *transport.Result) {
 		err = x.send(data, left == 0)
 	}
 	if err == nil && length >= 0 {
-		_, err = r.Next() // io.EOF allows the connection to be reused
+		_, err = r.Next() // the connection can be reused only after Next has returned io.EOF
 		if err == io.EOF {
 			err = nil
 		}
@@ -208,7 +210,7 @@ func (x *exchange) passOn(r *http1client.Response, result *transport.Result) {
 	}
 }
 
-// endResponse ends the response, with the trailer section if there is one.
+// endResponse ends the response with the given trailer section, or with an empty DATA frame if it has no fields.
 func (x *exchange) endResponse(trailer []wire.Field) error {
 	trailer = rewrite.ResponseTrailer(x.state, trailer)
 	if len(trailer) == 0 {
@@ -224,7 +226,8 @@ func (x *exchange) endResponse(trailer []wire.Field) error {
 	return err
 }
 
-// send sends content and waits until all of it is in the output of the connection.
+// send sends content, with END_STREAM if end is true, and waits until all of the content was added to the output of the
+// connection.
 func (x *exchange) send(p []byte, end bool) error {
 	waits, err := x.sendContent(p, end)
 	if err == nil && waits {
@@ -233,7 +236,7 @@ func (x *exchange) send(p []byte, end bool) error {
 	return err
 }
 
-// sendContent sends content of the response. waits has the same meaning as for [http2conn.Stream.SendData].
+// sendContent sends content of the response. The results are those of [http2conn.Stream.SendData].
 func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
 	waits, err = x.stream.SendData(p, end)
 	if err == nil {
@@ -242,7 +245,8 @@ func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
 	return waits, err
 }
 
-// awaitTaken waits until no output of the stream is pending, up to the send timeout.
+// awaitTaken waits until no output of the stream is pending. It returns an error if the stream ends or the canceler
+// aborts the request, for example because of the send timeout.
 func (x *exchange) awaitTaken() error {
 	x.canceler.WriteStarted(x.state)
 	defer x.state.WriteDone()
@@ -262,7 +266,7 @@ func (x *exchange) awaitTaken() error {
 	return nil
 }
 
-// tookAll reports whether all output of the stream was added to the output of the connection. It must be called
+// tookAll reports whether all output of the stream was added to the output of the connection. It must only be called
 // after Waits has returned false.
 func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.gone.Load() }
 
@@ -272,14 +276,14 @@ type caller exchange
 // Sending implements rewrite.Client.
 func (c *caller) Sending() { c.state.Send() }
 
-// Info implements rewrite.Client. It sends an informational response to the client. If the client does not read,
-// Info waits, so that at most one informational response is in memory.
+// Info implements rewrite.Client. It sends an informational response. If the client does not read, Info waits, so that
+// only one informational response uses memory.
 func (c *caller) Info(head *wire.Response) {
 	x := (*exchange)(c)
 	x.sendInfo(head.Status, head.Fields)
 	x.conn.Flush(false)
 	if x.stream.Waits() {
-		_ = x.awaitTaken() // the next send returns the error
+		_ = x.awaitTaken() // later sends return the error again
 	}
 }
 
@@ -298,11 +302,10 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 	defer x.server.putBlock(k)
 	k.Status(status)
 	rewrite.EachResponseField(fields, k)
-	_ = x.stream.SendHead(k, false) // the next send returns the error
+	_ = x.stream.SendHead(k, false) // later sends return the error again
 }
 
-// recordResult completes the result of the exchange. If the client exceeded a bound, it also records that
-// bound.
+// recordResult completes the result of Forward. If the client exceeded a bound, recordResult also records this bound.
 func (x *exchange) recordResult(result *transport.Result) {
 	rewrite.EndForward(result, x.costly.Load(), x.server.settings.Bounds, x.conn.remote)
 }

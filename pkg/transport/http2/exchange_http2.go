@@ -13,23 +13,22 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// relay connects the client's stream with a stream to a user container that uses HTTP/2. The goroutine that reads a
-// frame from one stream adds its content to the output of the other. The goroutine of the request waits until both
-// streams have ended. Content is credited to its sender only after it was added to the output of the other
-// connection.
+// relay connects the client's stream with a stream to a user container that uses HTTP/2. The reader goroutine of one
+// connection adds the received content to the output of the other connection. The worker of the request only waits until
+// the response has ended. Content is credited to its sender after it was added to the output of the other connection.
 type relay struct {
 	x *exchange
 
 	mu       sync.Mutex
 	stream   *http2conn.Stream // stream to the user container; nil if there is none
 	check    http2client.Check
-	held     int   // number of response bytes that wait for the client
-	finished bool  // the user container ended the response or the stream
-	err      error // reason why the response is incomplete; nil if none
+	held     int   // number of response bytes that are pending on the client's stream and not credited
+	finished bool  // end was called
+	err      error // reason why the response is incomplete, or nil
 	result   transport.Result
 
-	// killed reports that the rest of the response must not be sent. The canceler sets it without holding mu,
-	// because the drain notifies exchanges while it holds a lock that respond also acquires.
+	// killed reports whether the rest of the response must not be sent. abort sets it without holding mu, because the
+	// drain calls abort while it holds a lock that respond acquires while it holds mu.
 	killed atomic.Bool
 }
 
@@ -86,7 +85,7 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 	}
 	stream, reused, err := x.server.client.Open(x.canceler.Context, http2conn.Request{Owner: (*fromApp)(x), Head: k, End: end, Upload: upload}, since)
 	x.call.Memory.Release()
-	x.server.putBlock(k) // returned before other goroutines run, because a block can be long
+	x.server.putBlock(k) // not deferred, because Flush lets other goroutines run, which can then reuse a long block
 	if err != nil {
 		return false, err
 	}
@@ -104,18 +103,18 @@ func (y *relay) open(state transport.State, since int) (reused bool, err error) 
 	if x.canceler.Abortable(y.abort) == nil {
 		stream.Conn().Flush(true)
 	} else {
-		y.abort() // the request may have been aborted before y.abort was registered
+		y.abort() // the request was aborted before y.abort was registered
 	}
 	return reused, nil
 }
 
-// abort ends the exchange with the user container. The canceler calls abort, which therefore must not wait for mu.
+// abort makes wait return errKilled. It is called by the canceler and must not wait for mu.
 func (y *relay) abort() {
 	y.killed.Store(true)
 	y.x.wake()
 }
 
-// wait waits until the exchange with the user container ends.
+// wait waits until the response was sent completely or the exchange has failed, and returns the error.
 func (y *relay) wait() error {
 	x := y.x
 	for {
@@ -127,7 +126,7 @@ func (y *relay) wait() error {
 		switch {
 		case killed:
 			return errKilled
-		case finished && errors.Is(err, http2conn.ErrGone) && bodyErr != nil: // the error of the body is the cause
+		case finished && errors.Is(err, http2conn.ErrGone) && bodyErr != nil: // bodyErr is the cause of ErrGone
 			return transport.BodyError(bodyErr)
 		case finished && err != nil:
 			return err
@@ -147,7 +146,7 @@ func (y *relay) wait() error {
 
 var errKilled = errors.New("request aborted")
 
-// leave stops sending the body to the user container and then ends the stream to it.
+// leave stops the sending of the body and ends the stream to the user container.
 func (y *relay) leave() {
 	x := y.x
 	x.body.passTo(nil)
@@ -166,13 +165,14 @@ func (y *relay) leave() {
 	y.mu.Unlock()
 }
 
-// mayRepeat reports whether a failed request can be retried (docs/promises.md 3.7).
+// mayRepeat reports whether a request that failed with err can be retried (docs/promises.md 3.7).
 func (y *relay) mayRepeat(err error, reused bool) bool {
 	x := y.x
 	return !y.check.Answered() && x.body.heldWhole() && http2client.MayRepeat(err, reused, &x.request)
 }
 
-// credit credits the user container for response content that no longer waits for the client.
+// credit credits the response content that was pending on the client's stream to the user container. It must be called
+// when no output of the client's stream is pending. by is the argument of the method that calls it, or nil.
 func (y *relay) credit(by *http2conn.Conn) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -215,7 +215,7 @@ func (y *relay) info(by *http2conn.Conn, h *http2conn.Head) {
 	}
 }
 
-// respond begins the final response.
+// respond sends the header section of the final response to the client.
 func (y *relay) respond(by *http2conn.Conn, h *http2conn.Head, end bool) {
 	x := y.x
 	if n := h.Size(); n > netconn.LongHead {
@@ -243,7 +243,7 @@ func (y *relay) respond(by *http2conn.Conn, h *http2conn.Head, end bool) {
 	}
 }
 
-// trailer ends the response with the trailer section.
+// trailer sends the trailer section, which ends the response.
 func (y *relay) trailer(by *http2conn.Conn, h *http2conn.Head) {
 	x := y.x
 	k := x.server.block()
@@ -276,12 +276,12 @@ func (f *fromApp) Data(by *http2conn.Conn, p []byte, n int, end bool) {
 	}
 	y.mu.Lock()
 	waits, err := false, error(nil)
-	if !y.killed.Load() && !y.finished { // after finished, the response is incomplete or answered by the sidecar
+	if !y.killed.Load() && !y.finished { // otherwise the content is discarded
 		y.result.Out += int64(len(p))
 		waits, err = x.sendContent(p, end)
 		by.FlushLater(x.conn.Conn)
 	}
-	// Frames may arrive before open has set y.stream. In this case, open credits their content.
+	// If y.stream is nil, open has not set it yet and will credit the content.
 	if waits || y.stream == nil {
 		y.held += n
 	} else if !end && y.stream.Credit(n) {
@@ -296,18 +296,18 @@ func (f *fromApp) Data(by *http2conn.Conn, p []byte, n int, end bool) {
 	}
 }
 
-// offer starts the send timeout for pending output to the client.
+// offer starts the send timeout for pending output of the client's stream.
 func (y *relay) offer(by *http2conn.Conn) {
 	x := y.x
 	x.canceler.WriteStarted(x.state)
-	if !x.stream.Waits() { // the output was added in the meantime
+	if !x.stream.Waits() { // Drained may have been called before the timeout was started
 		x.state.WriteDone()
 		y.credit(by)
 	}
 }
 
-// end records that the response has ended. err is nil if the response is complete. Only the first call has an
-// effect.
+// end records that the response has ended, and wakes the worker. err is nil if the response is complete. Only the err of
+// the first call is recorded.
 func (y *relay) end(err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()

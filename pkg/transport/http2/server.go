@@ -1,6 +1,6 @@
-// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads all streams of a connection. Each request has its own
-// goroutine, which runs the request lifecycle of package proxy. If the user container uses HTTP/2, the goroutine
-// that reads the response also sends it to the client.
+// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads the frames of all streams of a connection. Each request is
+// served by a separate goroutine, which runs the request lifecycle of package proxy. If the user container uses HTTP/2,
+// the goroutine that reads the response from the user container also sends it to the client.
 package http2
 
 import (
@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// maxStreams is the advertised maximum number of open streams of a connection. Knative's queue-proxy uses the
-	// same value.
+	// maxStreams is the advertised limit of concurrent streams on a connection. Knative's queue-proxy uses the same
+	// value.
 	maxStreams = 250
 	// maxRunning is the maximum number of requests of a connection that are being served, including requests whose
-	// streams have ended. When this number is reached, the connection accepts no more requests until one of these
-	// requests has been served.
+	// streams have ended. After maxRunning is reached, the connection accepts no request until one of these requests
+	// has ended.
 	maxRunning = 2 * maxStreams
-	// window is the maximum length of unread request content on a stream, in bytes. The window of the connection is
-	// large enough for all streams. Otherwise the bodies of queued requests could fill the window of the
-	// connection, and the request that has a slot would wait for the queued requests.
+	// window is the maximum length of unread request content on a stream, in bytes. The window of the connection,
+	// connWindow, is large enough for all streams. Otherwise the bodies of queued requests could fill this window, and
+	// the body of a request that has a slot would have to wait for the queued requests.
 	window     = 64 << 10
 	connWindow = maxStreams * window
 )
@@ -46,8 +46,8 @@ type Server struct {
 	conns *netconn.Conns[*serverConn]
 }
 
-// New returns a server that runs requests through proxy. It forwards them to app, or through client if the
-// user container uses HTTP/2.
+// New returns a server that passes requests to front. Requests are forwarded with app if the user container uses
+// HTTP/1.1, and with client if it uses HTTP/2.
 func New(s rewrite.ServerSettings, front transport.Handler, app *http1client.App, client *http2client.Client) *Server {
 	server := &Server{settings: s, proxy: front, app: app, client: client, buffers: http2conn.NewBuffers()}
 	server.conns = netconn.NewConns(func(c *serverConn) { go c.End() }, func(c *serverConn) { c.Close(errShutdown) })
@@ -56,20 +56,19 @@ func New(s rewrite.ServerSettings, front transport.Handler, app *http1client.App
 	return server
 }
 
-// ServeConn serves a connection in another goroutine and closes it. early contains the bytes that were already
-// read. place is the entry of the connection in the connection limit. ServeConn releases place after the connection
-// is closed.
+// ServeConn starts a goroutine that serves a connection, closes it, and then releases place. early contains the bytes
+// that were already read from the connection. place is the entry of the connection in the connection limit.
 func (s *Server) ServeConn(l *netconn.Conn, early []byte, place *netconn.Place) {
 	c := newServerConn(s, l, place)
 	c.late = s.closing()
 	place.Handled(c.evict)
 	place.Idle(false)
 	s.conns.Serve(c, func() {
-		_ = c.Run(early) // Run has already reported the error to the owners and the handler
+		_ = c.Run(early) // the owners of the streams have received the error
 		c.over()
 		place.Leave()
 	})
-	if !c.late && s.closing() { // the drain began in the meantime, and GoAway may have missed the connection
+	if !c.late && s.closing() { // the drain has begun, and Server.GoAway may have been called before Serve added c
 		c.GoAway()
 	}
 }
@@ -79,15 +78,15 @@ var errShutdown = errors.New("http2: server closed")
 // closing reports whether clients must send their next requests on another connection.
 func (s *Server) closing() bool { return s.proxy.Draining() }
 
-// GoAway asks all clients to send their next requests on another connection. Requests that still arrive on the
-// connections are served, because clients may have sent them before they received GOAWAY (RFC 9113 section 6.8).
-// GoAway does not wait for clients that do not read.
+// GoAway sends GOAWAY on all connections, so that clients send their next requests on other connections. Requests that
+// still arrive are served, because clients may have sent them before they received GOAWAY (RFC 9113 section 6.8).
+// GoAway does not block.
 func (s *Server) GoAway() {
 	s.conns.Each(func(c *serverConn) { go c.GoAway() })
 }
 
-// Shutdown serves the accepted requests and then closes each connection. When ctx is done, it closes the
-// remaining connections. It must be called at most once.
+// Shutdown closes each connection after its requests were served, and waits until all connections are closed. When ctx
+// is done, Shutdown closes the remaining connections immediately. It must be called at most once.
 func (s *Server) Shutdown(ctx context.Context) error {
 	return s.conns.Shutdown(ctx, func() {
 		s.conns.Wait()
@@ -95,8 +94,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	})
 }
 
-// block returns an empty header block. It must be returned with putBlock. The pool also keeps long blocks until the
-// next garbage collection, because requests with long header sections often occur together.
+// block returns an empty header block from the pool. The caller must return it with putBlock. The pool also keeps long
+// blocks until the next garbage collection, because requests with long header sections often occur together.
 func (s *Server) block() *http2conn.Block {
 	b := s.blocks.Get().(*http2conn.Block)
 	b.Reset()

@@ -17,28 +17,28 @@ type serverConn struct {
 	server *Server
 	place  *netconn.Place
 	remote string // address and port of the client
-	peer   string // address of the client in the format of X-Forwarded-For
-	secure bool
-	late   bool // accepted during the drain
+	peer   string // IP address of the client, as in X-Forwarded-For
+	secure bool   // the connection uses TLS
+	late   bool   // the connection was accepted during the drain
 	memory *netconn.Account
 	sender uint64 // identifies the connection for http2conn.Upload
 
 	// The following fields are owned by the reader goroutine.
-	fresh   []*worker // workers of received requests that are not yet started
-	stirred bool      // a frame is incomplete
+	fresh   []*worker // workers with a received request that were not started yet
+	stirred bool      // Waiting was called, and the incomplete frame has not arrived yet
 
 	leaving sync.Once // starts the timer of goAway
 
 	mu      sync.Mutex
 	running int  // number of requests that are being served
-	ended   bool // the connection is not read any more
-	evicted bool // the connection was closed so that another connection can be served
-	full    bool // Full returned true, and Resume was not called since
+	ended   bool // over was called
+	evicted bool // evict has closed the connection
+	full    bool // Full returned true, and Resume was not called since then
 }
 
 func newServerConn(s *Server, l *netconn.Conn, place *netconn.Place) *serverConn {
 	c := &serverConn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure(), sender: s.client.NewSender()}
-	c.mu.Lock() // evictMemory can be called before Conn is set
+	c.mu.Lock() // evictMemory can be called before Conn is set, and waits for mu
 	defer c.mu.Unlock()
 	c.memory = s.settings.Memory.Open(c.remote, c.evictMemory)
 	send := s.settings.SendTimeout
@@ -53,8 +53,8 @@ func newServerConn(s *Server, l *netconn.Conn, place *netconn.Place) *serverConn
 	return c
 }
 
-// evictMemory closes the connection because the memory budget is exhausted. Any goroutine may call it. It
-// waits until newServerConn has set Conn.
+// evictMemory closes the connection because the memory budget is exhausted. It waits until newServerConn has set Conn.
+// It is safe for concurrent use.
 func (c *serverConn) evictMemory() {
 	c.mu.Lock()
 	conn := c.Conn
@@ -62,16 +62,15 @@ func (c *serverConn) evictMemory() {
 	conn.Close(http2conn.ErrMemory)
 }
 
-// lateTime is the time between the first response and GOAWAY on a connection that was accepted during the
-// drain.
+// lateTime is the time between the first response and GOAWAY on a connection that was accepted during the drain.
 const lateTime = time.Second
 
-// goAway sends GOAWAY when a response begins during the drain. GOAWAY replaces the field "Connection: close" of
-// HTTP/1.1, which HTTP/2 does not allow (RFC 9113 section 8.2.2).
+// goAway sends GOAWAY. It is called when a response begins during the drain. GOAWAY corresponds to the field
+// "Connection: close" of HTTP/1.1, which HTTP/2 does not allow (RFC 9113 section 8.2.2).
 //
-// If the client knows no other address, it reconnects immediately. gRPC libraries discard a connection that begins
-// with GOAWAY, and then reconnect thousands of times per second. Therefore goAway delays GOAWAY by lateTime on a
-// connection that was accepted during the drain.
+// If the client has no other address, it reconnects immediately after GOAWAY. A gRPC library that receives GOAWAY at the
+// beginning of each connection reconnects thousands of times per second. Therefore goAway delays GOAWAY by lateTime on
+// a connection that was accepted during the drain.
 func (c *serverConn) goAway() {
 	if !c.late {
 		c.GoAway()
@@ -80,8 +79,8 @@ func (c *serverConn) goAway() {
 	c.leaving.Do(func() { time.AfterFunc(lateTime, c.GoAway) })
 }
 
-// over records that the server no longer reads from the connection. The account of the connection is closed after
-// the last request has been served.
+// over is called after the connection was closed. It closes the account of the connection if no request is being served.
+// Otherwise leave closes the account after the last request.
 func (c *serverConn) over() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,9 +90,9 @@ func (c *serverConn) over() {
 	}
 }
 
-// Full implements http2conn.Handler. A request counts until it has been served, even if its stream was reset.
-// Otherwise a client that resets its streams could cause an unlimited number of requests to be served at the same
-// time (CVE-2023-44487, CVE-2025-8671).
+// Full implements http2conn.Handler. A request counts until its worker has finished, even if the stream was reset.
+// Otherwise a client that resets its streams could cause an unlimited number of concurrent requests (CVE-2023-44487,
+// CVE-2025-8671).
 func (c *serverConn) Full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,8 +129,8 @@ func (c *serverConn) Request(id uint32, h *http2conn.Head, end bool) {
 	c.fresh = append(c.fresh, w)
 }
 
-// reject rejects a request because of the memory budget (docs/promises.md 3.12). It does not block,
-// because the reader goroutine calls it.
+// reject rejects a request because the memory budget is exhausted (docs/promises.md 3.12). It does not block, because it
+// is called by the reader goroutine.
 func (c *serverConn) reject(id uint32, x *exchange, end bool) {
 	grpc := transport.IsGRPC(x.Header(transport.ContentType))
 	if grpc {
@@ -147,7 +146,7 @@ func (c *serverConn) reject(id uint32, x *exchange, end bool) {
 	c.FlushLater(c.Conn)
 }
 
-// drop releases a worker whose request is not served.
+// drop returns a worker, whose request is not served, to the pool.
 func (c *serverConn) drop(w *worker) {
 	w.exchange.release()
 	if !c.server.workers.put(w) {
@@ -156,8 +155,8 @@ func (c *serverConn) drop(w *worker) {
 	c.leave()
 }
 
-// Received implements http2conn.Handler. It starts the new requests now, so that the content that arrived together
-// with a request is already in the body of the request.
+// Received implements http2conn.Handler. It starts the workers of the new requests. They are not started earlier, so
+// that the content that arrived together with the HEADERS frame is already in the body.
 func (c *serverConn) Received(partly bool) {
 	if c.stirred && !partly {
 		c.stirred = false
@@ -188,7 +187,7 @@ func (c *serverConn) busy() bool {
 	return c.running > 0
 }
 
-// enter counts a new request. It returns false if the connection was evicted.
+// enter adds a request to the number of running requests. It returns false if the connection was evicted.
 func (c *serverConn) enter() bool {
 	c.mu.Lock()
 	ok := !c.evicted
@@ -204,7 +203,8 @@ func (c *serverConn) enter() bool {
 	return ok
 }
 
-// leave removes a request from the count.
+// leave subtracts a request from the number of running requests. After the last request, the connection is marked as
+// idle, and is closed if its place is needed for another connection.
 func (c *serverConn) leave() {
 	c.mu.Lock()
 	c.running--
@@ -226,13 +226,13 @@ func (c *serverConn) leave() {
 	}
 	wanted := c.place.Wanted()
 	c.place.Idle(true)
-	if wanted { // even if the client opens more streams
+	if wanted { // new streams of the client must not keep the connection open
 		c.End()
 	}
 }
 
-// evict closes the connection so that another connection can be served. It returns false if a request is being
-// served. It is safe for concurrent use.
+// evict closes an idle connection so that another connection can be served. It does nothing and returns false if a
+// request is being served. It is safe for concurrent use.
 func (c *serverConn) evict() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,5 +247,5 @@ func (c *serverConn) evict() bool {
 
 var errEvicted = errors.New("http2: idle connection closed because of the connection limit")
 
-// evictTime is the time after which an evicted connection is closed forcibly.
+// evictTime is the time after which an evicted connection is closed even if the client has not read GOAWAY.
 const evictTime = 20 * time.Millisecond

@@ -21,8 +21,8 @@ import (
 
 const webSocket = "websocket"
 
-// connect implements Forward for an extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) to the user
-// container as a WebSocket over HTTP/1.1 (RFC 6455).
+// connect implements Forward for a request with extended CONNECT. It forwards a WebSocket over HTTP/2 (RFC 8441) as a
+// WebSocket over HTTP/1.1 (RFC 6455).
 func (x *exchange) connect(state transport.State) (result transport.Result) {
 	if x.protocol != webSocket || x.server.app.OnlyH2() {
 		return transport.Result{Err: transport.FaultBadRequest}
@@ -56,21 +56,22 @@ func (x *exchange) connect(state transport.State) (result transport.Result) {
 	return result
 }
 
-// newKey returns a Sec-WebSocket-Key (RFC 6455 section 4.1). Clients do not send this field over HTTP/2.
+// newKey returns a random Sec-WebSocket-Key (RFC 6455 section 4.1). The key is needed because clients do not send this
+// field over HTTP/2.
 func newKey() string {
 	var nonce [16]byte
-	_, _ = rand.Read(nonce[:]) // never returns an error
+	_, _ = rand.Read(nonce[:]) // rand.Read never returns an error
 	return base64.StdEncoding.EncodeToString(nonce[:])
 }
 
-// acceptOf returns the Sec-WebSocket-Accept value for a key (RFC 6455 section 4.2.2).
+// acceptOf returns the value of Sec-WebSocket-Accept for the given Sec-WebSocket-Key (RFC 6455 section 4.2.2).
 func acceptOf(key string) string {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// tunnel responds to the client that the WebSocket is open, and then copies bytes in both directions until the
-// WebSocket ends.
+// tunnel sends a 200 response, which opens the WebSocket, to the client. It then copies bytes in both directions until
+// the WebSocket ends.
 func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 	result.Status, result.Upgraded = http.StatusOK, true
 	x.state.Upgrade()
@@ -94,8 +95,8 @@ func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 	r.Tunnel(w, nil, x.canceler, x.state, result)
 }
 
-// withoutAccept omits Sec-WebSocket-Accept, which WebSockets over HTTP/2 do not use (RFC 8441 section
-// 5).
+// withoutAccept adds fields to k, but omits Sec-WebSocket-Accept, which WebSockets over HTTP/2 do not use (RFC 8441
+// section 5).
 type withoutAccept struct{ k *http2conn.Block }
 
 // Field implements rewrite.Encoder.
@@ -110,8 +111,8 @@ type clientConn struct {
 	x *exchange
 
 	mu    sync.Mutex
-	late  *time.Timer // timer that ends reads and writes at the deadline
-	ended bool
+	late  *time.Timer // calls cut at the deadline; nil if no deadline was set
+	ended bool        // cut was called
 }
 
 // Read implements net.Conn.
@@ -157,7 +158,7 @@ func (c *clientConn) cut() {
 	c.x.wake()
 }
 
-// CloseWrite ends this side of the stream.
+// CloseWrite ends this side of the stream with END_STREAM.
 func (c *clientConn) CloseWrite() error {
 	_, err := c.x.stream.SendData(nil, true)
 	c.x.conn.Flush(false)
@@ -184,8 +185,8 @@ func (c *clientConn) Reset() error {
 	return c.Close()
 }
 
-// SetDeadline implements net.Conn. The deadline applies to reads and writes, because a tunnel needs no separate
-// deadlines.
+// SetDeadline implements net.Conn. A zero time is ignored. SetReadDeadline and SetWriteDeadline set the same deadline,
+// because a tunnel does not need separate deadlines for reads and writes.
 func (c *clientConn) SetDeadline(t time.Time) error {
 	if t.IsZero() {
 		return nil

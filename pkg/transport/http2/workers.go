@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// keptTime is how long idle workers are kept. Starting a goroutine takes a sixth of the time needed for a small
-// request. An idle worker uses about 10 KB of memory.
+// keptTime is the time for which idle workers are kept. They are kept because starting a goroutine takes a sixth of the
+// time of a small request. They are not kept longer because each idle worker uses about 10 KB of memory.
 const keptTime = 250 * time.Millisecond
 
-// workers is a pool of goroutines that serve requests. Idle workers are kept for keptTime. The most recently
-// used worker is used first.
+// workers is a pool of goroutines that serve requests. A worker ends after it was idle for keptTime to 2*keptTime. The
+// most recently used worker is used first, so that the other workers can end.
 type workers struct {
 	server *Server
 
 	mu      sync.Mutex
 	idle    []*worker
 	sweep   *time.Timer // calls endIdle
-	swept   int         // minimum number of idle workers since the last call to endIdle; -1 if the timer is stopped
-	closed  bool        // workers are no longer kept
+	swept   int         // minimum number of idle workers since the last call to endIdle; -1 if sweep is stopped
+	closed  bool        // put accepts no more workers
 	running sync.WaitGroup
 }
 
@@ -28,13 +28,13 @@ type worker struct {
 	exchange exchange
 }
 
-// get returns a worker whose exchange can be prepared for a request. The caller must pass the worker to start or
-// put.
+// get returns an idle worker, or a new worker if there is none. The caller must pass a request to the worker with start,
+// or return the worker with put.
 func (w *workers) get() *worker {
 	if k := w.takeIdle(); k != nil {
 		return k
 	}
-	// Allocate without holding w.mu, because the allocation may assist the garbage collector.
+	// Do not hold w.mu during the allocation, because the goroutine may have to assist the garbage collector.
 	k := &worker{work: make(chan bool, 1)}
 	k.exchange.init(w.server)
 	w.running.Add(1)
@@ -57,11 +57,11 @@ func (w *workers) takeIdle() *worker {
 	return k
 }
 
-// start makes the worker serve its request.
+// start makes the worker serve the request in its exchange.
 func (k *worker) start() { k.work <- true }
 
-// put returns a worker that was not started or has served its request to the pool. kept is false if the worker must
-// end.
+// put returns a worker to the pool. The worker has served its request or was not started. kept is false if the pool is
+// closed, so that the worker must end.
 func (w *workers) put(k *worker) (kept bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,7 +80,7 @@ func (w *workers) put(k *worker) (kept bool) {
 	return true
 }
 
-// run serves requests until the worker ends.
+// run serves the requests of a worker until the pool ends the worker.
 func (w *workers) run(k *worker) {
 	defer w.running.Done()
 	for <-k.work {
@@ -92,7 +92,8 @@ func (w *workers) run(k *worker) {
 	k.exchange.canceler.Stop()
 }
 
-// endIdle ends as many workers as were always idle since the last call to endIdle.
+// endIdle ends swept workers, which is the number of workers that were idle during the whole time since the last call to
+// endIdle.
 func (w *workers) endIdle() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,11 +106,11 @@ func (w *workers) endIdle() {
 	if w.swept = len(w.idle); w.swept > 0 {
 		w.sweep.Reset(keptTime)
 	} else {
-		w.swept = -1 // the next worker that becomes idle schedules a sweep
+		w.swept = -1 // put resets the timer when a worker becomes idle
 	}
 }
 
-// wait ends all workers and waits until they have served their requests.
+// wait closes the pool and waits until all workers have served their requests and ended.
 func (w *workers) wait() {
 	w.mu.Lock()
 	w.closed = true

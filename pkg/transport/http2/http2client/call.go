@@ -15,40 +15,40 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// Call is one request whose caller blocks. [Call.Do] returns the response, and [Response.Next] returns the next
-// part of its body. After [Response.Close] or a failed Do returns, [Call.Begin] prepares the Call for another
+// Call sends one request with methods that block. [Call.Do] returns the response, and [Response.Next] returns the next
+// part of the response body. After [Response.Close] or a failed call to Do, [Call.Begin] prepares the Call for another
 // request.
 type Call struct {
 	rewrite.Call
 
 	client   *Client
 	response Response
-	woken    chan struct{} // holds a signal that the state has changed
-	drained  chan struct{} // holds a signal for the upload
-	uploaded chan struct{} // closed when the upload has ended; nil if there is none
+	woken    chan struct{} // holds a signal for Do and Next after a field guarded by mu was changed
+	drained  chan struct{} // holds a signal for the goroutine that runs upload
+	uploaded chan struct{} // closed when the goroutine that runs upload has ended; nil if it was not started
 
 	mu         sync.Mutex
 	stream     *http2conn.Stream
 	cancel     context.CancelFunc // ends the wait for a connection
 	aborted    bool
-	left       bool  // the upload must end
+	left       bool  // leave was called, so the upload must end
 	asked      bool  // the user container sent 100 for Body
 	bodyErr    error // error of reading Body
 	check      Check
-	infos      []wire.Response // received responses that were not sent to the client
-	ended      bool            // the response was received completely
-	err        error           // reason why the response will not be complete; nil if none
-	held       *[window]byte
-	r, w       int // held[r:w] is received content that was not returned
-	uncredited int // number of bytes to credit when held is empty
+	infos      []wire.Response // informational responses that were not sent to the client yet
+	ended      bool            // the complete response was received
+	err        error           // reason why the response will not be complete, or nil
+	held       *[window]byte   // buffer for content; nil until content is received
+	r, w       int             // held[r:w] is content that Next has not returned yet
+	uncredited int             // number of bytes to credit when held is empty
 	trailer    []wire.Field
 
 	headSize   int // size in bytes of the final response's header section (RFC 9113 section 6.5.2)
 	headMemory netconn.HeadMemory
-	waiting    int // bytes charged to Memory for infos and for a long header section; guarded by mu
+	waiting    int // number of bytes charged to Memory for infos and for a long header section; guarded by mu
 }
 
-// Response is the final response to a [Call]. It is valid until the call is closed.
+// Response is the final response to a [Call]. It is valid until Close is called.
 type Response struct {
 	Head wire.Response // Reason is the standard phrase, because HTTP/2 has no reason phrases
 
@@ -58,7 +58,7 @@ type Response struct {
 
 var errAborted = &transport.Error{Fault: transport.FaultAborted}
 
-// Begin prepares c for its next request. It must be called before another goroutine can call Abort.
+// Begin prepares c for its next request. It must return before another goroutine calls Abort for this request.
 func (c *Call) Begin() {
 	if c.woken == nil {
 		c.woken, c.drained = make(chan struct{}, 1), make(chan struct{}, 1)
@@ -69,8 +69,8 @@ func (c *Call) Begin() {
 	c.reset()
 }
 
-// Buffered returns the size of the buffer for the response body in bytes, or 0 if there is no buffer. It does not
-// include header sections, which are charged to Memory.
+// Buffered returns the size of the buffer for response content in bytes, or 0 if there is no buffer. It does not include
+// header sections, whose size is charged to Memory.
 func (c *Call) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ func (c *Call) Buffered() int {
 	return len(c.held)
 }
 
-// reset prepares c to send the request. c.mu must be held.
+// reset prepares c to send the request for the first time or again. c.mu must be held.
 func (c *Call) reset() {
 	c.stream, c.left, c.asked, c.bodyErr, c.check, c.infos = nil, false, false, nil, Check{Method: c.Request.Method}, nil
 	c.ended, c.err, c.r, c.w, c.uncredited, c.trailer = false, nil, 0, 0, 0, nil
@@ -93,8 +93,8 @@ func (c *Call) reset() {
 	}
 }
 
-// Abort makes the running Do or Next return an error with the fault [transport.FaultAborted]. Later calls to Do and
-// Next also return this error until Begin is called. Abort is safe for concurrent use.
+// Abort makes Do and Next return an error with the fault [transport.FaultAborted], until Begin is called. A call that
+// is blocked returns immediately. Abort is safe for concurrent use.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,10 +112,9 @@ func signal(to chan struct{}) {
 	}
 }
 
-// Do sends the request and returns the final response when its header section has arrived. It retries the
-// request once if docs/promises.md 3.7 allows a retry or if the user container reports that it has not
-// processed the request (RFC 9113 section 8.7). The error has a [transport.Fault], or is the error of
-// Settings.Dial.
+// Do sends the request and returns the final response after its header section was received. A request without Body is
+// retried once if docs/promises.md 3.7 allows the retry, or if the user container reports that it has not processed the
+// request (RFC 9113 section 8.7). The error has a [transport.Fault], or is an error of Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
 	c.client, c.headMemory.Account = client, c.Memory.Account
 	since := 0
@@ -142,7 +141,8 @@ func (c *Call) Do(client *Client) (*Response, error) {
 	}
 }
 
-// send opens a stream and sends the request on it.
+// send opens a stream and sends the request on it. A separate goroutine sends Body. since and reused have the same
+// meaning as for [Client.Open].
 func (c *Call) send(since int) (reused bool, err error) {
 	k := new(http2conn.Block)
 	AppendRequest(k, c.Request)
@@ -164,7 +164,7 @@ func (c *Call) send(since int) (reused bool, err error) {
 	c.Sends++
 	c.Client.Sending()
 	if len(c.Content) > 0 {
-		_, _ = stream.SendData(c.Content, true) // if the stream has ended, the owner receives the reason
+		_, _ = stream.SendData(c.Content, true) // if the stream has ended, Failed receives the reason
 	}
 	if c.Body != nil {
 		c.uploaded = make(chan struct{})
@@ -186,7 +186,7 @@ func (c *Call) content() http2conn.Upload {
 	return http2conn.Upload{Client: c.client.NewSender(), Length: n}
 }
 
-// context returns a context that Abort cancels.
+// context returns a context that is canceled by Abort.
 func (c *Call) context() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.mu.Lock()
@@ -197,7 +197,7 @@ func (c *Call) context() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// awaitHead waits for the header section of the final response and sends informational responses to the client.
+// awaitHead waits for the header section of the final response. It forwards informational responses to the client.
 func (c *Call) awaitHead() error {
 	for {
 		c.mu.Lock()
@@ -209,7 +209,7 @@ func (c *Call) awaitHead() error {
 		}
 		c.Memory.Account.Sub(bytes)
 		switch {
-		// After a reset, Next returns the content that has arrived before it returns the error.
+		// If the stream is reset after the header section, Next first returns the received content and then the error.
 		case headed && (err == nil || transport.FaultOf(err) == transport.FaultReset):
 			return nil
 		case err != nil:
@@ -220,8 +220,8 @@ func (c *Call) awaitHead() error {
 	}
 }
 
-// addInfo queues an informational response for the client. HTTP/2 has no flow control for header blocks, so addInfo
-// charges their memory to the budget. c.mu must be held.
+// addInfo stores an informational response until awaitHead forwards it. HTTP/2 has no flow control for header blocks, so
+// addInfo charges the memory of the response to the budget. c.mu must be held.
 func (c *Call) addInfo(h *http2conn.Head) {
 	n := h.Size()
 	if !c.Memory.Account.Admit(n) {
@@ -251,10 +251,11 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 	return !answered && MayRepeat(err, reused, c.Request)
 }
 
-// MayRepeat reports whether a request can be retried after err. The body of the request must be complete, and no
-// response may have arrived. The request of a refused stream was not processed, so it can be retried. After
-// ENHANCE_YOUR_CALM, the request can be retried only if the connection is replaced. In all other cases, MayRepeat
-// returns the result of [rewrite.Request.MayReplay]. reused reports whether the connection was used before.
+// MayRepeat reports whether a request can be retried after err. The caller must still have the whole body of the
+// request, and must not have received a part of a response. A request with REFUSED_STREAM can always be retried,
+// because it was not processed. A request with another reset code can be retried only after ENHANCE_YOUR_CALM on a
+// connection that accepts no more streams. In this case, and if the connection failed, [rewrite.Request.MayReplay] must
+// also allow the retry. reused reports whether the connection was used before.
 func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
 	if transport.FaultOf(err) != transport.FaultReset {
 		return false
@@ -270,8 +271,8 @@ func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
 // section is announced.
 func (r *Response) Length() int64 { return r.length }
 
-// Next returns the next bytes of the body, which are valid until the next call. It returns io.EOF at the end
-// of the body. Any other error has a [transport.Fault].
+// Next returns the next bytes of the body, which are valid until the next call of a method. It blocks until bytes are
+// available. After the last bytes, it returns io.EOF. Any other error has a [transport.Fault].
 func (r *Response) Next() ([]byte, error) {
 	c := r.call
 	for {
@@ -289,8 +290,8 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// take returns the received content, or the number of bytes to credit for the content returned before. c.mu must
-// be held.
+// take returns received content. If there is none, it returns the number of bytes to credit for the content that was
+// returned before, and the error of Next. c.mu must be held.
 func (c *Call) take() (data []byte, credit int, err error) {
 	if c.w > c.r && !c.aborted {
 		data = c.held[c.r:c.w]
@@ -311,7 +312,7 @@ func (r *Response) Trailer() []wire.Field { return r.call.trailer }
 // Close ends the exchange, even if the response is not complete.
 func (r *Response) Close() { r.call.leave() }
 
-// leave resets the stream if it is open, and waits until the upload has ended.
+// leave ends the upload, resets the stream if it is still open, and releases the memory of the response.
 func (c *Call) leave() {
 	c.mu.Lock()
 	c.left = true
@@ -342,7 +343,7 @@ func (c *Call) leave() {
 	c.headMemory.Release()
 }
 
-// upload sends the body on s.
+// upload sends Body and the trailer section on s.
 func (c *Call) upload(s *http2conn.Stream) {
 	defer close(c.uploaded)
 	defer c.ReleaseBody()
@@ -383,8 +384,8 @@ func (c *Call) upload(s *http2conn.Stream) {
 	}
 }
 
-// awaitContinue waits up to rewrite.ContinueTimeout for a 100 response (RFC 9110 section 10.1.1). It returns
-// false if the body is not needed.
+// awaitContinue waits up to rewrite.ContinueTimeout for a 100 (Continue) response (RFC 9110 section 10.1.1). It returns
+// false if the body must not be sent, because a final response was received or the call has failed or was closed.
 func (c *Call) awaitContinue() bool {
 	timeout := time.After(rewrite.ContinueTimeout)
 	for {
@@ -402,8 +403,8 @@ func (c *Call) awaitContinue() bool {
 	}
 }
 
-// uploadPiece sends content and waits until all of it is in the output of the connection. It returns false if
-// the upload must end.
+// uploadPiece sends content and waits until all of the content was added to the output of the connection. It returns
+// false if the upload must end.
 func (c *Call) uploadPiece(s *http2conn.Stream, p []byte, end bool) bool {
 	waits := false
 	if len(p) > 0 || end {
@@ -457,7 +458,7 @@ func (e *events) Head(by *http2conn.Conn, h *http2conn.Head, end bool) {
 	}
 }
 
-// begin begins the final response. c.mu must be held.
+// begin stores the header section of the final response. c.mu must be held.
 func (c *Call) begin(status int, fields []wire.Field, end bool) {
 	r := &c.response
 	*r = Response{Head: newHead(status, fields, c.check.Length), call: c}
@@ -479,7 +480,8 @@ func newHead(status int, fields []wire.Field, length int64) wire.Response {
 	return wire.Response{Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: length}
 }
 
-// fail records the reason why the response will not be complete. c.mu must be held.
+// fail records err as the reason why the response will not be complete. It does nothing if the response is complete or
+// has already failed. c.mu must be held.
 func (c *Call) fail(err error) {
 	if c.err == nil && !c.ended {
 		c.err = err
@@ -502,8 +504,8 @@ func (e *events) Data(_ *http2conn.Conn, p []byte, n int, end bool) {
 	signal(c.woken)
 }
 
-// keep stores content until it is read, and counts n bytes to be credited. It discards the content of a response
-// that must not have content. c.mu must be held.
+// keep stores content until Next returns it, and adds n to the number of bytes to be credited. It discards the content
+// of a response that must not have content. c.mu must be held.
 func (c *Call) keep(p []byte, n int) {
 	c.uncredited += n
 	if c.check.Bodiless() {
@@ -512,7 +514,7 @@ func (c *Call) keep(p []byte, n int) {
 	if c.held == nil {
 		c.held = c.client.bodies.Get().(*[window]byte)
 	}
-	c.w += copy(c.held[c.w:], p) // held has the size of the window, so there is space
+	c.w += copy(c.held[c.w:], p) // held has the size of the window, so the content fits
 }
 
 // Failed implements http2conn.Owner.
@@ -525,8 +527,8 @@ func (e *events) Failed(_ *http2conn.Conn, err error) {
 	signal(c.drained)
 }
 
-// Failure returns the error to report for a stream that failed with err. The fault is FaultGarbage if the user
-// container violated HTTP/2, and FaultReset otherwise.
+// Failure wraps err, which is the error of a stream, in a *[transport.Error]. The fault is FaultGarbage if the user
+// container violated the protocol, and otherwise FaultReset.
 func Failure(err error) error {
 	if _, ok := errors.AsType[*http2conn.Error](err); ok {
 		return &transport.Error{Fault: transport.FaultGarbage, Err: err}

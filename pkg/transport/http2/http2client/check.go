@@ -12,10 +12,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// A Check validates the parts of a response as they arrive (RFC 9113 section 8.1). Its methods return errors of
-// type *[transport.Error] with the fault FaultGarbage. The caller must not use the part for which a method returned
-// an error, because an HTTP/1.1 client could interpret excess content as the next response. The caller sets Method.
-// All other fields must be zero before the response arrives. A Check must not be used concurrently.
+// A Check validates the header blocks and the content of a response as they arrive (RFC 9113 section 8.1). Its methods
+// return errors of type *[transport.Error] with the fault FaultGarbage. If a method returns an error, the caller must
+// not forward the header block or the content, because an HTTP/1.1 client could interpret excess content as the next
+// response. The caller sets Method. All other fields must be zero before the response arrives. A Check must not be used
+// concurrently.
 type Check struct {
 	Method string // method of the request
 
@@ -33,9 +34,10 @@ var (
 	errBadLength = errors.New("invalid content-length")
 )
 
-// Head checks a header block of an informational response, the final response or the trailer section, in this
-// order. If the header block exceeds a bound, Head records the bound on by, which is the connection of the stream.
-// After an error, Head returns the same error for each header block.
+// Head checks the next header block of a response. Informational responses precede the final response, and a trailer
+// section may follow it. end reports whether the header block has END_STREAM. by is the connection of the stream, on
+// which Head records a bound that the header block exceeds. After an error, Head returns the same error for each later
+// header block.
 func (k *Check) Head(by *http2conn.Conn, h *http2conn.Head, end bool) error {
 	if k.err != nil {
 		return k.err
@@ -80,7 +82,8 @@ func (k *Check) info() error {
 	return nil
 }
 
-// Data checks n bytes of content. It ignores content if the response is Bodiless.
+// Data checks the length of content. n is the number of bytes, and end reports whether the content is complete. Data
+// ignores content if the response is Bodiless.
 func (k *Check) Data(n int, end bool) error {
 	switch {
 	case k.Status == 0:
@@ -94,7 +97,7 @@ func (k *Check) Data(n int, end bool) error {
 	return nil
 }
 
-// Bodiless reports whether the final response has no content regardless of its fields (RFC 9110 section
+// Bodiless reports whether the method or the status requires that the final response has no content (RFC 9110 section
 // 6.4.1).
 func (k *Check) Bodiless() bool {
 	return k.Method == http.MethodHead || k.Status == http.StatusNoContent || k.Status == http.StatusNotModified
@@ -105,8 +108,8 @@ func (k *Check) Answered() bool { return k.Infos > 0 || k.Status != 0 }
 
 func garbage(err error) error { return &transport.Error{Fault: transport.FaultGarbage, Err: err} }
 
-// contentLength returns the Content-Length of a response in bytes, or -1 if there is none. ok is false if
-// a value is not a number or if several values differ (RFC 9110 section 8.6).
+// contentLength returns the value of Content-Length in bytes, or -1 if the field is missing. ok is false if a value is
+// not a number or if several values differ (RFC 9110 section 8.6).
 func contentLength(fields []wire.Field) (length int64, ok bool) {
 	length = -1
 	for _, f := range fields {

@@ -1,6 +1,6 @@
 // Package http2client sends requests to a user container over HTTP/2 without TLS (RFC 9113). It opens another
-// connection only if the existing connections accept no more streams, or if the content of a request could delay the
-// content of other clients ([http2conn.Upload]).
+// connection only if the existing connections accept no more streams, or if the content of the request could block the
+// content of other clients (see [http2conn.Upload]).
 package http2client
 
 import (
@@ -24,19 +24,20 @@ type Settings struct {
 	// Dial opens a connection to the user container.
 	Dial func(context.Context) (net.Conn, error)
 
-	// Unsettled is called after a connection was closed if the user container never sent SETTINGS on it.
+	// Unsettled is called after a connection has ended on which the user container never sent SETTINGS. It is not
+	// called for a connection that was opened only to separate the content of clients.
 	Unsettled func()
 
-	// Silence is the time without input after which the client checks a connection with open streams. If the user
-	// container does not reply to the check within the same time, the client sends no more requests on the
-	// connection. Open requests are not affected and have their own timeouts. 0 means 10 s.
+	// Silence is the time without input after which the client sends a check on a connection with open streams. If
+	// nothing is received for the same time after the check, the client sends no more requests on the connection. Open
+	// requests are not affected, because they have their own timeouts. 0 means 10 seconds.
 	Silence time.Duration
 
-	// MaxConns is the maximum number of connections. 0 means maxConns.
+	// MaxConns is the maximum number of connections. 0 means 1000.
 	MaxConns int
 
-	// MaxHeaderBytes is the maximum size, in bytes, of a response header section (RFC 9113 section
-	// 6.5.2). 0 means maxHead.
+	// MaxHeaderBytes is the maximum size of a response header section in bytes (RFC 9113 section 6.5.2). 0 means
+	// 1 MiB.
 	MaxHeaderBytes int
 
 	Bounds *bound.Recorder // if nil, events are not recorded
@@ -48,33 +49,33 @@ const (
 	maxConns = 1000
 	// window is the maximum length of unread response content on a stream, in bytes.
 	window = 64 << 10
-	// connWindow is the maximum length of unread response content on a connection, in bytes. The value is
-	// large because clients that share the connection must not wait for each other.
+	// connWindow is the maximum length of unread response content on a connection, in bytes. The value is so large that
+	// a client that does not read its response never blocks the responses of other clients.
 	connWindow = 1 << 30
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// idleTimeout is the time after which an unused connection is closed if other connections are open. Additional
-	// connections are opened for bursts of requests and after canceled requests. A server is assumed to process an
-	// abandoned stream for at most this time. Each connection has its own timer because several streams share it.
-	// In package http1client, a connection serves one request at a time, and one timer is sufficient for the pool.
+	// idleTimeout is the time after which an unused connection is closed if other connections are open. Bursts of
+	// requests and canceled requests cause additional connections. The timeout is not shorter than the time for which a
+	// server is assumed to process an abandoned stream. Each connection has a timer. Package http1client needs only one
+	// timer for its pool, because its connections serve one request at a time.
 	idleTimeout = 10 * time.Second
-	// lastIdleTimeouts is the number of idle timeouts after which the last connection is closed.
+	// If only one connection is open, it is closed after lastIdleTimeouts times idleTimeout without a stream.
 	lastIdleTimeouts = 9
-	// settleTimeout is the maximum time that the client waits for the SETTINGS of a new connection
-	// before it uses the connection. SETTINGS contain the maximum number of streams.
+	// settleTimeout is the maximum time between opening a connection and its first use while the SETTINGS frame of the
+	// user container is missing. This frame contains the maximum number of streams.
 	settleTimeout = time.Second
-	// silenceChecks is the number of checks for silent connections during Settings.Silence. The first request in
-	// the queue performs the checks.
+	// silenceChecks is the number of times during Settings.Silence that the first request in the queue searches for
+	// silent connections.
 	silenceChecks = 10
 	// If an idle connection has unread input, a request waits up to maxReadPauses times readPause until the reader
-	// has handled the input. After that, the request uses another connection.
+	// goroutine has handled the input. After that, the request uses another connection.
 	readPause     = time.Millisecond
 	maxReadPauses = 3
-	// carefulConns is the minimum number of connections from which requests also use a connection on
-	// which the user container may still process many canceled requests.
+	// If at least carefulConns connections are open, a request can also use a connection on which the user container
+	// may still process many canceled requests.
 	carefulConns = 16
-	// shareTime is the minimum time between a failed optional dial and the next one. Some user containers accept
-	// only one connection.
+	// shareTime is the minimum time between a failed optional dial and the next optional dial. It is needed because
+	// some user containers accept only one connection.
 	shareTime = 10 * time.Second
 	// silence is the default of Settings.Silence.
 	silence = 10 * time.Second
@@ -89,18 +90,18 @@ type Client struct {
 	running  context.Context // canceled by Close
 	stop     context.CancelFunc
 
-	since time.Time // when New was called
+	since time.Time // time of the call to New
 
 	mu         sync.Mutex
 	conns      []*clientConn // connections that accept streams, oldest first
 	made       int           // number of connections that were opened
 	dials      int           // number of dials that were started
 	dialing    bool          // the last dial is in progress
-	optional   bool          // the last dial is optional, because its requests can share a connection
-	shareUntil time.Duration // end of the time without optional dials, relative to since
+	optional   bool          // the last dial is optional: without it, the request would share a connection
+	shareUntil time.Duration // time since client.since at which the next optional dial is allowed
 	queue      queue
 
-	senders atomic.Uint64 // number of calls of NewSender
+	senders atomic.Uint64 // number of calls to NewSender
 }
 
 // New returns a client. The first request opens the first connection.
@@ -114,8 +115,8 @@ func New(s Settings) *Client {
 	return c
 }
 
-// Close closes idle connections immediately and other connections after their last stream. Later requests
-// fail.
+// Close closes idle connections immediately and other connections after their last stream has ended. Requests that wait
+// for a stream fail, and so do later requests.
 func (c *Client) Close() {
 	c.mu.Lock()
 	conns := c.conns
@@ -128,7 +129,7 @@ func (c *Client) Close() {
 	}
 }
 
-// NewSender returns a new identifier for the field Client of [http2conn.Upload].
+// NewSender returns a unique value for the field Client of [http2conn.Upload].
 func (c *Client) NewSender() uint64 { return c.senders.Add(1) }
 
 // clientConn is a connection to the user container. It implements http2conn.Handler.
@@ -139,12 +140,12 @@ type clientConn struct {
 	optional bool // the connection was opened by an optional dial
 	used     bool // a stream was opened on the connection; guarded by client.mu
 
-	heard atomic.Int64 // when the last input arrived, in nanoseconds since client.since
-	asked int64        // when the last check began, in nanoseconds since client.since; guarded by client.mu
+	heard atomic.Int64 // time of the last input, in nanoseconds since client.since
+	asked int64        // time of the last check, in nanoseconds since client.since; guarded by client.mu
 
 	idle   *time.Timer   // calls endIfIdle; guarded by client.mu
-	opened time.Duration // when the last stream was opened, relative to client.since; guarded by client.mu
-	unused int           // number of times that idle has expired without an open stream; guarded by client.mu
+	opened time.Duration // time from client.since to the opening of the last stream; guarded by client.mu
+	unused int           // number of consecutive idle timeouts without a stream; guarded by client.mu
 }
 
 // Request implements http2conn.Handler. It is never called, because servers send no requests.
@@ -156,8 +157,9 @@ func (n *clientConn) Full() bool { return false }
 // Received implements http2conn.Handler.
 func (n *clientConn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
 
-// silent reports whether the connection has open streams and the user container did not reply to a check within
-// Settings.Silence. It also starts the check. passed is the time since client.since. client.mu must be held.
+// silent reports whether the connection has open streams and nothing was received for Settings.Silence after a check. If
+// a check is due, silent starts it and returns false. passed is the current time since client.since. client.mu must be
+// held.
 func (n *clientConn) silent(passed time.Duration) bool {
 	now, heard := int64(passed), n.heard.Load()
 	switch {
@@ -176,7 +178,7 @@ func (n *clientConn) Waiting() {}
 // GoingAway implements http2conn.Handler.
 func (n *clientConn) GoingAway() { n.client.forget(n) }
 
-// forget removes a connection, so that it receives no more streams, and stops its idle timer.
+// forget removes a connection, so that no more streams are opened on it, and stops its idle timer.
 func (c *Client) forget(n *clientConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,24 +186,24 @@ func (c *Client) forget(n *clientConn) {
 	n.idle.Stop()
 }
 
-// remove is forget without stopping the idle timer. c.mu must be held.
+// remove is like forget but does not stop the idle timer. c.mu must be held.
 func (c *Client) remove(n *clientConn) {
 	if i := slices.Index(c.conns, n); i >= 0 {
 		c.conns = slices.Delete(c.conns, i, i+1)
 	}
 }
 
-// signalRoom wakes the first request of the queue.
+// signalRoom wakes the first request in the queue.
 func (c *Client) signalRoom() {
 	select {
 	case c.room <- struct{}{}:
-	default: // the last value has not been received yet
+	default: // the channel still contains the last value
 	}
 }
 
-// Since returns the argument since with which the caller retries Open after err. The retry uses an existing
-// connection only if the client already has Settings.MaxConns connections, because the existing connections may
-// also be broken. If err reports a stream reset, the retry can use any connection.
+// Since returns the value of the argument since if the caller retries Open after err. With this value, Open opens a new
+// connection unless Settings.MaxConns is reached, because the existing connections may also be broken. If err reports
+// that the stream was reset, the connections work, and Since returns 0.
 func (c *Client) Since(err error) int {
 	if _, ok := errors.AsType[*http2conn.ResetError](err); ok {
 		return 0
@@ -211,10 +213,10 @@ func (c *Client) Since(err error) int {
 	return c.made
 }
 
-// Open opens a stream and sends the header section of a request. since is the result of Since if the request is a
-// retry, and otherwise 0. reused reports whether the connection was used before. If no connection accepts a stream,
-// Open waits in a FIFO queue. The wait fails when the context returned by waiting is done. The error is the cause of
-// this context, an error of Dial, or a *[transport.Error].
+// Open opens a stream and sends the header section of a request. since is the result of [Client.Since] for a retry, and
+// otherwise 0. reused reports whether the connection was used before. If no connection accepts a stream, the request
+// waits in a FIFO queue. Open then calls waiting, and the wait fails when the returned context is done. The error is
+// the cause of this context, an error of Dial, or a *[transport.Error].
 func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), q http2conn.Request, since int) (s *http2conn.Stream, reused bool, err error) {
 	c.mu.Lock()
 	if c.queue.empty() || c.dialing && c.optional {
@@ -254,8 +256,8 @@ func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), q ht
 	}
 }
 
-// leave removes a waiter from the queue. A failed request may have received a value from c.room that the next
-// request needs, so leave sends a value again.
+// leave removes w from the queue. If the request failed, it may have received a value from c.room that the next request
+// needs, so leave sends another value.
 func (c *Client) leave(w *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,8 +267,8 @@ func (c *Client) leave(w *waiter) {
 	c.queue.remove(w)
 }
 
-// openOrDial opens a stream for the first request in the queue. If no connection accepts the stream, another
-// connection is useful and no dial is in progress, openOrDial starts a dial. s is nil if the request must wait.
+// openOrDial opens a stream for the first request in the queue. If no connection accepts the stream and another
+// connection can serve it, openOrDial starts a dial, unless a dial is in progress. s is nil if the request must wait.
 func (c *Client) openOrDial(q http2conn.Request, since int) (s *http2conn.Stream, reused bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,7 +295,7 @@ func (c *Client) dialInProgress() int {
 	return 0
 }
 
-// removeSilent removes the connections on which the user container no longer replies.
+// removeSilent removes the silent connections; see clientConn.silent.
 func (c *Client) removeSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,16 +307,16 @@ func (c *Client) removeSilent() {
 	}
 }
 
-// refusal describes why no connection accepts a stream. The zero value means that another connection is useful.
+// refusal describes why no connection accepts a stream. The zero value means that a new connection is needed.
 type refusal struct {
-	busy  bool // a connection accepts the stream after its output is written
+	busy  bool // a connection accepts the stream after its pending output was written
 	shut  bool // the user container accepts no streams at the moment
 	large bool // the header section is longer than the user container accepts
-	inUse bool // a connection accepts the stream if it may share the connection with another client
+	inUse bool // a connection accepts the stream if content of several clients may share the connection
 }
 
 // tryOpen opens a stream on an existing connection. s is nil if no connection accepts the stream, or if a separate
-// connection can be opened for its content. c.mu must be held, and is released while settle waits.
+// connection can be opened for the content of the request. c.mu must be held, and is released while settle waits.
 func (c *Client) tryOpen(q http2conn.Request, since int) (s *http2conn.Stream, reused bool, why refusal) {
 	for {
 		s, reused, why = c.tryEach(q, since, true)
@@ -371,10 +373,10 @@ func (c *Client) tryEach(q http2conn.Request, since int, careful bool) (s *http2
 	return nil, false, why
 }
 
-// settle waits until the reader of an idle connection has handled pending input, which may close the connection. It
-// returns false if the reader has not handled the input after maxReadPauses times readPause. It does not wait for a
-// connection with open streams, because these streams would also fail if the connection is closed. c.mu must be
-// held and is released during the wait.
+// settle waits until the reader goroutine of an idle connection has handled the unread input, because the input may end
+// the connection. It returns false if input is still unread after maxReadPauses times readPause. It does not wait for a
+// connection with open streams, because these streams would also fail if the connection ends. c.mu must be held, and is
+// released during the wait.
 func (c *Client) settle(n *clientConn) bool {
 	for range maxReadPauses {
 		if !n.used || n.Streams() > 0 || n.Link().Silent() || n.Err() != nil {
@@ -393,7 +395,8 @@ var (
 	errLarge  = &transport.Error{Fault: transport.FaultHeadLimit, Err: http2conn.ErrLarge}
 )
 
-// add opens a connection and adds it to conns. optional is the value of Client.optional.
+// add opens a connection and adds it to c.conns. optional is the value of c.optional when the dial was started. If an
+// optional dial fails, no request fails, and optional dials are disabled for shareTime.
 func (c *Client) add(optional bool) {
 	n, err := c.newConn(c.running)
 	if err == nil {
@@ -402,7 +405,7 @@ func (c *Client) add(optional bool) {
 		select {
 		case <-n.SettingsArrived():
 		case <-time.After(settleTimeout):
-			if optional { // the user container may serve one connection at a time
+			if optional { // the user container may serve only one connection at a time
 				err = errSettle
 				go n.End()
 			}
@@ -422,7 +425,7 @@ func (c *Client) add(optional bool) {
 		}
 	case err != nil && optional:
 		c.shareUntil = time.Since(c.since) + shareTime
-	case err != nil: // requests that arrived during this dial wait for the next dial
+	case err != nil: // requests that arrived during this dial stay in the queue and wait for the next dial
 		c.queue.fail(err, func(w *waiter) bool { return w.dial != c.dials })
 	default:
 		c.made++
@@ -451,17 +454,17 @@ func (c *Client) newConn(ctx context.Context) (*clientConn, error) {
 	return n, nil
 }
 
-// run reads from the connection until it closes.
+// run reads from the connection until it ends, and then removes it from the client.
 func (n *clientConn) run() {
-	_ = n.Run(nil) // Run has already reported the error to the owners of the streams
+	_ = n.Run(nil) // the owners of the streams have received the error
 	n.client.forget(n)
 	if !n.optional && !n.ReceivedSettings() {
 		n.client.settings.Unsettled()
 	}
 }
 
-// endIfIdle closes a connection that was unused for idleTimeout, or for lastIdleTimeouts times idleTimeout if it is
-// the last connection.
+// endIfIdle closes the connection if it had no stream for idleTimeout. The last connection of the client is only closed
+// after lastIdleTimeouts times idleTimeout. If the connection is not closed, endIfIdle resets the timer.
 func (n *clientConn) endIfIdle() {
 	n.client.mu.Lock()
 	next := idleTimeout
@@ -478,7 +481,7 @@ func (n *clientConn) endIfIdle() {
 	if keep {
 		n.idle.Reset(next)
 	} else {
-		n.client.remove(n) // otherwise, n would count when the idle timer of another connection expires
+		n.client.remove(n) // n must not count as a connection when the idle timer of another connection expires
 	}
 	n.client.mu.Unlock()
 	if !keep {

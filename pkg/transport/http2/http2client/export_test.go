@@ -11,7 +11,7 @@ func (c *Client) Queued() int {
 	return c.queue.waiters.Len()
 }
 
-// ExpireIdle runs the idle timers of all connections, and returns the number of remaining connections.
+// ExpireIdle simulates the expiry of the idle timers of all connections, and returns the number of remaining connections.
 func (c *Client) ExpireIdle() int {
 	c.mu.Lock()
 	conns := slices.Clone(c.conns)

@@ -5,52 +5,54 @@ import (
 	"time"
 )
 
-// barrier tracks the streams that a client has reset. After RST_STREAM, the client sends a frame that the server
-// must acknowledge. The acknowledgment shows that the server has closed the stream, so that the stream no longer
-// counts against the limit of the server (RFC 9113 section 5.1.2). The fields are guarded by Conn.mu.
+// barrier describes the streams of a client that were abandoned, which means that the client has reset them. A server
+// counts a stream against its limit of concurrent streams until it receives RST_STREAM (RFC 9113 section 5.1.2). To
+// find out when this has happened, the client sends a frame that the server must acknowledge. This frame, PING or
+// SETTINGS, is called a barrier. After the acknowledgment, the streams that were reset before the barrier no longer
+// count. The fields are guarded by Conn.mu.
 type barrier struct {
-	abandoned int    // streams that were reset and that the server may still count
-	covered   int    // abandoned streams that were reset before the outstanding barrier
-	frame     byte   // type of the outstanding barrier, framePing or frameSettings
-	active    bool   // a barrier is outstanding
-	pings     uint64 // number of PING frames sent, and the payload of the last one
-	pinged    uint64 // Conn.received when the last PING was sent
-	unacked   int    // SETTINGS frames that the server has not acknowledged
+	abandoned int    // number of abandoned streams that the server may still count
+	covered   int    // number of abandoned streams that were reset before the last barrier was sent
+	frame     byte   // type of the last barrier: framePing or frameSettings
+	active    bool   // the last barrier was not acknowledged yet
+	pings     uint64 // number of PING frames sent, which is the payload of the last PING frame
+	pinged    uint64 // value of Conn.received when the last PING frame was sent
+	unacked   int    // number of SETTINGS frames that the server has not acknowledged
 
-	recent []time.Time // times of the RST_STREAM frames in the last recentTime, oldest first
+	recent []time.Time // times at which streams were abandoned in the last recentTime, oldest first
 
-	resets float64   // RST_STREAM frames sent, less resetRate per second
-	since  time.Time // time of the last RST_STREAM
-	stuck  uint64    // RST_STREAM frames since the server sent HEADERS or DATA
-	heard  uint64    // Conn.received at the last RST_STREAM
+	resets float64   // number of abandoned streams minus resetRate per second, but at least 0
+	since  time.Time // time at which the last stream was abandoned
+	stuck  uint64    // number of streams abandoned since the server last sent HEADERS or DATA
+	heard  uint64    // value of Conn.received when the last stream was abandoned
 }
 
-// Servers close a connection on which the client resets too many streams, and the streams of all clients that share
-// the connection fail. Therefore the client replaces the connection before it reaches such a limit.
+// Servers close a connection on which the client resets too many streams. The streams of all clients that share the
+// connection then fail. Therefore the connection is replaced before it reaches the limit of the server: no more streams
+// are opened on it, and package http2client opens another connection.
 const (
-	// maxResets and resetRate, per second, are lower than the default bound of nghttp2, which
-	// Node uses: a burst of 1000 and 33 per second.
+	// maxResets is the maximum burst of RST_STREAM frames, and resetRate is the maximum rate per second. The values
+	// are lower than the defaults of nghttp2, which Node uses: a burst of 1000 frames and 33 frames per second.
 	maxResets = 500
 	resetRate = 20
-	// stuckFactor, multiplied by the advertised number of streams, is the number of streams that can be reset while
-	// the server sends no response. Go's server closes the connection if a handler runs for each stream and four
-	// times as many requests wait for a handler.
+	// The number of streams that can be reset while the server sends no response is stuckFactor times the number of
+	// concurrent streams that the server has advertised. Go's server closes the connection if a handler runs for each
+	// of these streams and four times as many requests wait for a handler.
 	stuckFactor = 4
-	// recentTime is how long a server is assumed to process a request after its stream was reset. Go's server
-	// counts such requests against its limit.
+	// recentTime is the time for which a server is assumed to process a request after its stream was reset. Go's
+	// server counts such requests against its limit of concurrent streams.
 	recentTime = 10 * time.Second
-	// maxRefusals is the number of consecutive streams that a server can refuse before the
-	// connection is replaced. Only refusals within the limit of the server count.
+	// maxRefusals is the number of consecutive streams that a server can refuse before the connection is replaced.
 	maxRefusals = 10
-	// replaceTime is the minimum age of a connection that is replaced and on which no response was
-	// received. It limits the rate of new connections to a server that rejects all streams.
+	// replaceTime is the minimum age of a connection that is replaced although no response was received on it. It
+	// limits the rate of new connections to a server that rejects all streams.
 	replaceTime = time.Second
 )
 
-// refused handles a client stream that the server has reset. If the server rejects new streams because of earlier
-// streams, the connection is replaced. For example, Node rejects new streams with ENHANCE_YOUR_CALM after 10 MB
-// of canceled responses, until the connection is closed. refused reports whether the connection accepts no more
-// streams.
+// refused is called after the server has reset a client stream. If the server rejects streams because of earlier
+// streams on the connection, refused causes the connection to be replaced. For example, after 10 MB of canceled
+// responses, Node rejects all new streams of the connection with ENHANCE_YOUR_CALM. ending reports whether the
+// connection accepts no more streams.
 func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	if !c.config.Client {
 		return false
@@ -68,7 +70,7 @@ func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	return c.ending
 }
 
-// Check sends a frame that the server must acknowledge, unless one is outstanding.
+// Check sends a frame that the server must acknowledge, unless the acknowledgment of such a frame is missing.
 func (c *Conn) Check() {
 	c.mu.Lock()
 	c.addBarrier()
@@ -76,10 +78,9 @@ func (c *Conn) Check() {
 	c.Flush(false)
 }
 
-// addBarrier adds to the output a frame that the server must acknowledge, unless such a frame is outstanding. The
-// frame is a PING only if HEADERS or DATA was received since the last PING, because gRPC servers close a connection
-// on which they receive more PING frames (gRPC proposal A8). Otherwise it is an empty SETTINGS frame. c.mu must be
-// held.
+// addBarrier adds a barrier to the output, unless a barrier is active. If HEADERS or DATA was received since the last
+// PING frame, the barrier is a PING frame. Otherwise the barrier is an empty SETTINGS frame, because gRPC servers close
+// a connection on which they receive too many PING frames without sending data (gRPC proposal A8). c.mu must be held.
 func (c *Conn) addBarrier() {
 	b := &c.barrier
 	if b.active || c.broken != nil {
@@ -98,7 +99,7 @@ func (c *Conn) addBarrier() {
 	c.out = appendFrameHead(c.out, 0, frameSettings, 0, 0)
 }
 
-// pingAcked handles an acknowledgment of PING with the given payload.
+// pingAcked handles the acknowledgment of a PING frame with the given payload.
 func (c *Conn) pingAcked(payload uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +108,7 @@ func (c *Conn) pingAcked(payload uint64) {
 	}
 }
 
-// settingsAcked handles an acknowledgment of SETTINGS.
+// settingsAcked handles the acknowledgment of a SETTINGS frame.
 func (c *Conn) settingsAcked() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +119,8 @@ func (c *Conn) settingsAcked() {
 	}
 }
 
-// passBarrier releases the streams that were reset before the barrier. c.mu must be held.
+// passBarrier is called after the barrier was acknowledged. The streams that were reset before the barrier no longer
+// count as abandoned. c.mu must be held.
 func (c *Conn) passBarrier() {
 	b := &c.barrier
 	b.active = false
@@ -130,15 +132,15 @@ func (c *Conn) passBarrier() {
 	}
 }
 
-// nearlyFull reports whether streams are abandoned, and the number of open and abandoned streams is at least
-// half of the server's limit. c.mu must be held.
+// nearlyFull reports whether at least one stream is abandoned and the open and abandoned streams use at least half of
+// the server's limit. c.mu must be held.
 func (c *Conn) nearlyFull() bool {
 	return c.maxStreamsReceived && c.barrier.abandoned > 0 && 2*(len(c.streams)+c.barrier.abandoned) >= int(c.maxStreams)
 }
 
-// full reports whether the server accepts no more streams now. Abandoned streams count only against a limit that
-// the server has advertised. If careful is true, all streams that were abandoned in the last recentTime count. c.mu
-// must be held.
+// full reports whether the number of streams has reached the server's limit. Abandoned streams count only if the server
+// has advertised the limit. If careful is true, all streams that were abandoned in the last recentTime count. c.mu must
+// be held.
 func (c *Conn) full(careful bool) bool {
 	n := len(c.streams)
 	switch {
@@ -150,8 +152,8 @@ func (c *Conn) full(careful bool) bool {
 	return n >= int(c.maxStreams)
 }
 
-// recentResets returns the number of streams that were abandoned in the last recentTime. c.mu
-// must be held.
+// recentResets returns the number of streams that were abandoned in the last recentTime, up to maxResets. c.mu must be
+// held.
 func (c *Conn) recentResets() int {
 	b := &c.barrier
 	if len(b.recent) == 0 {
@@ -164,8 +166,8 @@ func (c *Conn) recentResets() int {
 	return len(b.recent)
 }
 
-// Abandon resets a client's stream with CANCEL, unless it has ended, and reports whether it
-// did. The stream counts against the limit of the server until a barrier was acknowledged.
+// Abandon resets a client's stream with CANCEL and returns true. If the stream has already ended, Abandon does nothing
+// and returns false. The stream counts against the limit of the server until a later barrier is acknowledged.
 func (s *Stream) Abandon() bool {
 	c := s.conn
 	c.mu.Lock()
@@ -184,8 +186,8 @@ func (s *Stream) Abandon() bool {
 	return true
 }
 
-// exhausted counts an RST_STREAM frame and reports whether the connection must be replaced because the server may
-// close it. c.mu must be held.
+// exhausted counts an abandoned stream and reports whether the connection must be replaced, because the server could
+// close the connection after more RST_STREAM frames. c.mu must be held.
 func (c *Conn) exhausted() bool {
 	b, now := &c.barrier, time.Now()
 	b.resets = max(0, b.resets-now.Sub(b.since).Seconds()*resetRate) + 1

@@ -7,9 +7,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// A Block is an encoded header block (RFC 7541). The encoder uses only the static table and has no state, so any
-// goroutine can build a block for any connection at any time. A better compression is not needed because the peers
-// are usually in the same cluster. The zero value is empty. A Block must not be used concurrently.
+// A Block is an encoded header block (RFC 7541). The encoder uses only the static table and has no state, so a block can
+// be built by any goroutine and sent on any connection. Better compression is not needed, because the peers are usually
+// in the same cluster. The zero value is an empty block. A Block must not be used concurrently.
 type Block struct {
 	b    []byte
 	size int // size of the header list (RFC 9113 section 6.5.2), in bytes
@@ -21,11 +21,11 @@ func (k *Block) Reset() { k.b, k.size = k.b[:0], 0 }
 // Grow reserves space for n more bytes.
 func (k *Block) Grow(n int) { k.b = slices.Grow(k.b, n) }
 
-// statuses lists the status codes of the static table, in order. The first code has the index 8
-// (RFC 7541 appendix A).
+// statuses contains the status codes of the static table in the order of their indexes, which start at 8 (RFC 7541
+// appendix A).
 var statuses = [...]int{200, 204, 206, 304, 400, 404, 500}
 
-// Status adds the status of a response.
+// Status adds the :status field of a response.
 func (k *Block) Status(status int) {
 	if i := slices.Index(statuses[:], status); i >= 0 {
 		k.b = append(k.b, 0x80|byte(8+i))
@@ -35,7 +35,7 @@ func (k *Block) Status(status int) {
 	k.b = strconv.AppendInt(k.b, int64(status), 10)
 }
 
-// Request adds the method, the authority, the path, and the scheme http.
+// Request adds the pseudo-header fields of a request, with the scheme http.
 func (k *Block) Request(method, authority, path string) {
 	switch method {
 	case "GET":
@@ -51,7 +51,7 @@ func (k *Block) Request(method, authority, path string) {
 	k.Field(":path", path)
 }
 
-// Field adds a field. The name is converted to lower case. Field is a rewrite.Encoder.
+// Field adds a field and converts its name to lower case. It implements rewrite.Encoder.
 func (k *Block) Field(name, value string) {
 	b := append(k.b, 0)
 	b = appendInteger(b, 0, 7, len(name))
@@ -82,8 +82,9 @@ func (k *Block) Fields(fields []wire.Field) {
 	}
 }
 
-// neverIndexed is the first byte of a literal that no hop may add to a dynamic table, because the
-// size of compressed headers would reveal the value (RFC 7541 sections 6.2.3 and 7.1).
+// neverIndexed is the first byte of a literal field that is never indexed (RFC 7541 section 6.2.3). An intermediary must
+// not add the field to a dynamic table, because an attacker could guess the value from the size of compressed headers
+// (RFC 7541 section 7.1).
 const neverIndexed = 0x10
 
 func secret(index int) bool {
@@ -94,8 +95,8 @@ func secret(index int) bool {
 	return false
 }
 
-// appendInteger appends n with a prefix of the given number of bits in the first byte (RFC 7541
-// section 5.1).
+// appendInteger appends n as an integer with a prefix of the given number of bits (RFC 7541 section 5.1). first contains
+// the other bits of the first byte.
 func appendInteger(b []byte, first byte, bits uint, n int) []byte {
 	most := 1<<bits - 1
 	if n < most {
@@ -108,11 +109,11 @@ func appendInteger(b []byte, first byte, bits uint, n int) []byte {
 	return append(b, byte(n))
 }
 
-// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3). It precedes the first header block. It
-// remains valid because no limit that the peer sends later is lower.
+// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3). It is sent before the first header block and stays
+// valid, because the peer cannot require a lower size later.
 const noTable = 0x20
 
-// staticNames maps names to their indexes in the static table (RFC 7541 appendix A).
+// staticNames maps field names to their first index in the static table (RFC 7541 appendix A).
 var staticNames = map[string]int{
 	":authority": 1, ":method": 2, ":path": 4, ":scheme": 6, ":status": 8,
 	"accept-charset": 15, "accept-encoding": 16, "accept-language": 17, "accept-ranges": 18, "accept": 19,

@@ -7,32 +7,31 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// Bounds on control frames, which are the frames that carry no useful work: PING, PRIORITY,
-// SETTINGS, WINDOW_UPDATE, unknown types, empty DATA and CONTINUATION, and frames on closed
-// streams. Useful frames are header blocks and DATA with content, in both directions.
+// The following bounds limit the control frames that a peer may send. Control frames are PING, PRIORITY, SETTINGS,
+// WINDOW_UPDATE, frames of unknown types, empty DATA and CONTINUATION frames, and frames on closed streams. Useful
+// frames are header blocks and DATA frames with content, in both directions.
 //
-// grpc-go sends one PING and two WINDOW_UPDATE frames for each DATA frame, and Go's HTTP/2 client sends at most
-// four WINDOW_UPDATE frames for each DATA frame that it receives.
+// grpc-go sends one PING and two WINDOW_UPDATE frames for each DATA frame that it receives. Go's HTTP/2 client sends at
+// most four WINDOW_UPDATE frames for each DATA frame that it receives.
 const (
 	controlBurst     = 10_000 // frames
 	controlRate      = 1000   // frames per second
-	controlPerUseful = 100    // frames for each useful frame
-	// maxControl is the maximum credit for useful frames. A peer may send the control frames for content long after
-	// the content, for example after a pause or at the end of the stream. The default window of a stream allows
-	// 65,535 frames of one byte.
+	controlPerUseful = 100    // control frames per useful frame
+	// maxControl is the maximum number of control frames for the useful frames between two refills of the budget. It
+	// is large because a peer may send the control frames for received content much later, for example after a pause
+	// or at the end of the stream. The default window of a stream allows 65,535 DATA frames of one byte.
 	maxControl = 1_000_000
 	// appFactor multiplies these bounds for the user container, which is in the same pod.
 	appFactor = 10
-	// settingsStreams is the number of streams whose windows are changed for the cost of one
-	// control frame.
+	// A SETTINGS frame that changes the windows of open streams costs one additional control frame for each
+	// settingsStreams streams.
 	settingsStreams = 16
 )
 
-// budget is the number of control frames that the peer can still send. It is owned by the reader
-// goroutine.
+// budget limits the control frames that the peer can send. It is owned by the reader goroutine.
 type budget struct {
-	left     int       // control frames until the next refill
-	useful   uint64    // useful frames before the last refill
+	left     int       // number of control frames until the next refill
+	useful   uint64    // number of useful frames before the last refill
 	refilled time.Time // time of the last refill
 }
 
@@ -53,7 +52,8 @@ func (c *Conn) countControl(frames int) error {
 	return c.refill()
 }
 
-// refill credits the budget for the time and the useful frames since the last refill.
+// refill increases the budget according to the time and the number of useful frames since the last refill. If the
+// budget is still exhausted, it returns an error.
 func (c *Conn) refill() error {
 	c.mu.Lock()
 	useful := c.received.Load() + c.sent
@@ -70,14 +70,14 @@ func (c *Conn) refill() error {
 	return nil
 }
 
-// exceeded is like hitOf for a bound that closes the connection. It returns the error to close the connection with.
+// exceeded is like hitOf for a bound that closes the connection. It returns the connection error.
 func (c *Conn) exceeded(client, app bound.Name, text string) error {
 	c.hitOf(client, app)
 	return fail(EnhanceYourCalm, text)
 }
 
-// hitOf records that the peer exceeded a bound. client and app are the names of the bound for
-// a client and for the user container.
+// hitOf records that the peer exceeded a bound. client is the name of the bound if the peer is a client, and app is the
+// name if the peer is the user container.
 func (c *Conn) hitOf(client, app bound.Name) {
 	if c.config.Client {
 		c.Hit(app)
@@ -86,9 +86,9 @@ func (c *Conn) hitOf(client, app bound.Name) {
 	}
 }
 
-// recordError records a protocol violation by a client. If the connection was closed because of a bound, the bound
-// was already recorded. wrong is the [Error] in err, or nil. Errors of the user container are reported by their
-// requests.
+// recordError records the error that ended the connection if it is a protocol violation by a client. It does not record
+// a bound, because the bound was already recorded. It does not record errors of the user container, because the
+// requests report them. wrong is the [Error] in err, or nil.
 func (c *Conn) recordError(wrong *Error, err error) {
 	violation := wrong != nil && wrong.Code != NoError && wrong.Code != EnhanceYourCalm && !errors.Is(err, errFrameTimeout)
 	if !c.config.Client && (violation || errors.Is(err, errPreface)) {
@@ -96,8 +96,8 @@ func (c *Conn) recordError(wrong *Error, err error) {
 	}
 }
 
-// recordStreamError records a client error for which a stream is reset. Errors of the user container are reported
-// by their requests.
+// recordStreamError records an error of a client for which a stream is reset. It does not record errors of the user
+// container, because the requests report them.
 func (c *Conn) recordStreamError(err error) {
 	if !c.config.Client {
 		c.config.Bounds.Fail(bound.MalformedRequest, c.link.RemoteAddr().String(), err)

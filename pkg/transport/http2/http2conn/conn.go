@@ -22,7 +22,7 @@ type Config struct {
 	Client       bool             // this side opens the streams
 	Window       int              // initial window of a stream for received content, in bytes
 	ConnWindow   int              // window of the connection for received content, in bytes
-	MaxStreams   int              // maximum number of open streams of the peer, which is advertised; 0 for a client
+	MaxStreams   int              // advertised limit of concurrent streams (RFC 9113 section 5.1.2); 0 for a client
 	MaxHeadBytes int              // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
 	HeadTimeout  time.Duration    // maximum time to receive the rest of a header block or non-DATA frame; 0 means no limit
 	SendTimeout  time.Duration    // maximum time to wait until the peer reads more output; 0 means no limit
@@ -31,8 +31,8 @@ type Config struct {
 	Memory       *netconn.Account // account of the connection; nil means no limit
 	Bounds       *bound.Recorder  // if nil, events are not recorded
 
-	// The connection sends a value on Room, without blocking, when Open may succeed after it returned an error, and
-	// when the connection ends. Only a client uses Room. The channel must be buffered.
+	// Room receives a value when a call to Open may succeed after an earlier call failed, and when the connection
+	// ends. The send does not block, so the channel must be buffered. Only a client uses Room, which may be nil.
 	Room chan<- struct{}
 }
 
@@ -43,19 +43,20 @@ type Handler interface {
 	// content. The head is valid only during the call. Request is never called for a client.
 	Request(id uint32, h *Head, end bool)
 
-	// Full reports whether the handler cannot accept another request now. If it returns true, the connection stops
-	// before the next HEADERS frame until Resume is called. Full is never called for a client.
+	// Full reports whether the handler cannot accept another request now. If Full returns true, the connection does
+	// not handle the next HEADERS frame until [Conn.Resume] is called. Full is never called for a client.
 	Full() bool
 
-	// Received is called after all available input is handled. partly reports whether a frame or a
-	// header block is incomplete.
+	// Received is called after the available input was handled. partly reports whether the input ends within a
+	// frame or a header block.
 	Received(partly bool)
 
-	// Waiting is called when the connection begins to wait for the rest of a frame, a header block or the preface.
+	// Waiting is called when the connection begins to wait for the preface, the first SETTINGS frame, or the rest
+	// of a frame or header block.
 	Waiting()
 
-	// GoingAway is called after the peer sent GOAWAY and the streams that it does not serve have
-	// failed (RFC 9113 section 6.8).
+	// GoingAway is called when the peer has sent GOAWAY. For a client, the streams that the server does not process
+	// have already failed (RFC 9113 section 6.8).
 	GoingAway()
 }
 
@@ -63,50 +64,52 @@ type Handler interface {
 // except Drained. The methods must not block. They are not called after [Stream.Release]
 // returns.
 type Owner interface {
-	// Head is called for an informational or final response and for a trailer section. The head is
-	// valid only during the call.
+	// Head is called for each informational response, the final response, and the trailer section. h is valid only
+	// during the call. end reports whether the header block has END_STREAM.
 	Head(by *Conn, h *Head, end bool)
 
-	// Data is called with content, which is valid only during the call. The owner must return n
-	// bytes of the window with [Stream.Credit]. n is greater than len(p) if the frame has padding.
+	// Data is called with received content. p is valid only during the call. After the owner has processed p, it
+	// must call [Stream.Credit] with n, which is len(p) plus the length of the padding. end reports whether the peer
+	// ends its side of the stream with p.
 	Data(by *Conn, p []byte, n int, end bool)
 
-	// Failed is called if the stream ends early. err is a *[ResetError] or the error that ended the connection,
-	// joined with ErrUnsent if it applies. After that, nothing can be sent on the stream.
+	// Failed is called if the stream ends before it is complete. err is a *[ResetError] if the peer reset the stream,
+	// an *[Error] if the peer made an error, or the error that ended the connection. It is joined with ErrUnsent if
+	// no byte of the request was written. Nothing can be sent on the stream after the call.
 	Failed(by *Conn, err error)
 
-	// Drained is called when all pending output of the stream was added to the output of the
-	// connection. by is nil if the caller is not a reader goroutine.
+	// Drained is called after all pending output of the stream was added to the output of the connection. by is the
+	// connection of the stream if the reader goroutine calls Drained, and otherwise nil.
 	Drained(by *Conn)
 }
 
 const (
-	// readSize is the size in bytes of the read buffer after a read has filled a buffer of smallSize bytes.
-	readSize = 32 << 10
-	// smallSize is the size in bytes of the read buffer before that. It is small because several hundred of a
-	// thousand connections may read at the same time.
+	// smallSize is the initial size of the read buffer in bytes. It is small because hundreds of connections may
+	// read at the same time.
 	smallSize = 4 << 10
-	// outSize is the maximum of outLimit.
+	// readSize is the size of the read buffer in bytes after a read has filled a buffer of smallSize bytes.
+	readSize = 32 << 10
+	// outSize is the maximum result of Conn.outLimit in bytes.
 	outSize = 64 << 10
-	// maxReplies is the maximum number of unwritten bytes in replies to frames from the peer: acknowledgments,
-	// RST_STREAM and WINDOW_UPDATE.
+	// maxReplies is the maximum number of unwritten bytes in replies to frames from the peer. Replies are
+	// acknowledgments and, for a server, RST_STREAM and WINDOW_UPDATE.
 	maxReplies = 64 << 10
 	// unknownMost is the maximum number of open streams if the peer has not advertised a limit. RFC 9113 section
 	// 6.5.2 recommends that peers accept at least this number.
 	unknownMost = 100
-	// throttleTime is the delay after reading readSize bytes from a connection that holds more than
-	// its share of the memory budget.
+	// throttleTime is the delay after a read of readSize bytes if the connection holds more than its share of the
+	// memory budget. The delay is proportional to the number of bytes.
 	throttleTime = 100 * time.Millisecond
-	// tlsRecords is the number of records that crypto/tls may buffer: the current one and part of the
-	// next one.
+	// tlsRecords is the number of TLS records that crypto/tls may buffer: the current record and a part of the next
+	// record.
 	tlsRecords = 2
-	// longBlock is the length in bytes above which the memory to decode a header block counts
-	// against the memory budget. decodeFactor is the ratio of this memory to the length.
+	// If a header block is longer than longBlock bytes, the memory to decode the block counts against the memory
+	// budget. This memory is decodeFactor times the length of the block.
 	longBlock    = 32 << 10
 	decodeFactor = 2
 )
 
-// NewBuffers returns buffers that several connections can share.
+// NewBuffers returns a pool of buffers for any number of connections.
 func NewBuffers() *netconn.Buffers { return netconn.NewBuffers(smallSize, readSize, largeOut) }
 
 // Conn is an HTTP/2 connection. Its exported methods are safe for concurrent use.
@@ -120,62 +123,62 @@ type Conn struct {
 	head             Head
 	pooled           *[]byte // input buffer; nil while the reader waits
 	bulk             bool    // the next read uses a buffer of readSize
-	n                int     // result of the last read, in bytes
+	n                int     // number of bytes that the last read returned
 	err              error   // error of the last read
 	reading          func(fd uintptr) (done bool)
-	preface          int           // number of missing bytes of the client preface
-	partial          []byte        // an incomplete frame
+	preface          int           // number of bytes of the client preface that were not received yet
+	partial          []byte        // received part of an incomplete frame
 	frameIncomplete  bool          // a frame or a header block is incomplete, and its timeout runs
 	data             dataFrame     // the DATA frame that is being received
-	block            []byte        // an incomplete header block
+	block            []byte        // received part of an incomplete header block
 	blockID          uint32        // stream of the incomplete header block; 0 if there is none
 	blockEnd         bool          // the header block ends the stream
 	refusals         int           // consecutive streams that the server refused without a response
 	dependsOnSelf    bool          // the PRIORITY data of the last HEADERS frame names its own stream
 	settingsReceived bool          // the first SETTINGS frame of the peer was received
-	settingsArrived  chan struct{} // closed when settingsReceived is set
-	unannounced      int           // DATA bytes received since the last WINDOW_UPDATE of the connection
-	toFlush          []*Conn       // connections to flush after the input was handled
+	settingsArrived  chan struct{} // closed when settingsReceived is set or the connection ends
+	unannounced      int           // DATA bytes received since the last WINDOW_UPDATE for the connection
+	toFlush          []*Conn       // connections to flush after the input was handled; see FlushLater
 	refusalErr       error         // error of the last call to Refuse
 	budget           budget
 	inputBytes       int // bytes of incomplete input in config.Memory
 
 	noRoom   atomic.Bool   // Open returns ErrFull until Config.Room receives a value
-	begin    time.Time     // when New was called
+	begin    time.Time     // time of the call to New
 	received atomic.Uint64 // number of useful frames received; see budget.go
 	resume   chan struct{} // holds a signal from Resume or Close
 
 	mu          sync.Mutex
 	streams     map[uint32]*Stream // open streams
-	last        uint32             // highest ID of a stream that a server accepted or a client opened
-	seen        uint32             // highest ID of a stream, including refused streams
+	last        uint32             // highest ID of the streams that were opened before ending was set
+	seen        uint32             // highest ID of all streams
 	broken      error              // write error or reason of Close; nil while the connection can be written
 	endErr      error              // error that ended the connection; nil until then
 	closedEarly bool               // a stream was closed before the peer closed its side of the stream
 	lateBytes   int                // number of DATA bytes that may still arrive on streams that were closed early
 	barrier     barrier            // used only by a client
-	leaving     bool               // GOAWAY was sent
-	ending      bool               // no stream is accepted or opened; the connection closes after its last stream ends
+	leaving     bool               // GoAway was called
+	ending      bool               // new streams are rejected; the connection closes after its last stream ends
 
 	// The following fields describe the output and are guarded by mu.
 	out                []byte    // output that the writer has not taken yet
 	outOf              *[]byte   // pooled buffer of out; nil if there is none
-	longOut            int       // bytes charged to config.Memory for an out that is longer than pooled buffers
-	replies            int       // number of bytes in out that reply to frames from the peer
+	longOut            int       // bytes charged to config.Memory if out is longer than pooled buffers; otherwise 0
+	replies            int       // number of bytes in out that count against maxReplies
 	sent               uint64    // number of useful frames added to out; see budget.go
 	takes              int       // number of calls to takeOut that returned output
 	openWaits          bool      // Open has returned ErrBusy since the last call to takeOut
 	flushing           bool      // a writer is active
 	written            sync.Cond // signals that flushing is false
 	window             int       // number of content bytes that this side may send on the connection
-	initial            int       // initial value of Stream.window, in bytes, as set by the peer
+	initial            int       // initial window of streams in bytes, as set by the peer
 	maxStreams         uint32    // maximum number of open streams that the peer accepts
 	maxStreamsReceived bool      // the peer has sent SETTINGS_MAX_CONCURRENT_STREAMS
 	maxHeadSize        int       // maximum size of a header list that the peer accepts, in bytes; 0 means no limit
 	headSent           bool      // a header block was sent
 	uploads            uploads   // used only by a client
 	ring               ring      // streams that wait for space in out or for the window of the connection
-	pendingBytes       int       // number of pending bytes of all streams, as charged to config.Memory
+	pendingBytes       int       // total of pending.size of all streams, as charged to config.Memory
 
 	// The following fields are owned by the writer.
 	left          []byte // unwritten remainder of the output
@@ -185,7 +188,7 @@ type Conn struct {
 	writingSlowly func(fd uintptr) (done bool)
 }
 
-// dataFrame is a DATA frame that is being received. Its content is not collected.
+// dataFrame is a DATA frame that is being received. Its content is delivered in parts as it arrives.
 type dataFrame struct {
 	stream   *Stream // nil if the content is discarded
 	left     int     // remaining bytes of the payload; -1 between frames
@@ -194,9 +197,9 @@ type dataFrame struct {
 	end      bool    // the frame ends the stream
 }
 
-// New returns a connection on l. The first Flush sends the preface and SETTINGS.
+// New returns an HTTP/2 connection on l. The first call to Flush sends SETTINGS, which for a client follow the preface.
 func New(l *netconn.Conn, config Config, handler Handler) *Conn {
-	if config.Client { // requests to the user container have their own timeouts
+	if config.Client { // the callers limit the time of requests to the user container
 		config.HeadTimeout, config.SendTimeout = 0, 0
 	}
 	c := &Conn{
@@ -210,8 +213,9 @@ func New(l *netconn.Conn, config Config, handler Handler) *Conn {
 	c.reading, c.writing, c.writingSlowly = c.tryRead, c.tryWrite, c.tryWriteAll
 	c.written.L = &c.mu
 	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) { c.head.add(f, config.MaxHeadBytes) })
-	// No string in a block of maxBlock bytes is longer, even after Huffman decoding. A string that only exceeds the
-	// maximum size of the header list must not close the connection, because other streams use the connection.
+	// The decoder must accept each string that fits into a block of maxBlock bytes, even after Huffman decoding,
+	// because a decoder error closes the connection. A string that exceeds the maximum size of the header list fails
+	// only its own stream.
 	c.decoder.SetMaxStringLength(2 * c.maxBlock())
 	if !config.Client {
 		c.preface = len(wire.Preface)
@@ -258,7 +262,7 @@ func (c *Conn) signalRoom() {
 	}
 	select {
 	case c.config.Room <- struct{}{}:
-	default: // the last value has not been received yet, or no goroutine waits for it
+	default: // the channel still contains the last value
 	}
 }
 
@@ -266,12 +270,11 @@ func (c *Conn) signalRoom() {
 // NoRoom is cheaper than Open.
 func (c *Conn) NoRoom() bool { return c.noRoom.Load() }
 
-// ReceivedSettings reports whether the peer sent SETTINGS. It must be called after Run returns, by the same
-// goroutine.
+// ReceivedSettings reports whether the peer sent SETTINGS. It must only be called after Run has returned, by the
+// goroutine that called Run.
 func (c *Conn) ReceivedSettings() bool { return c.settingsReceived }
 
-// Err returns the reason why the connection can no longer open streams. It returns nil if the connection can open
-// streams now or later.
+// Err returns an error if the connection can no longer open streams, and nil if it can open streams now or later.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -296,8 +299,8 @@ func (c *Conn) Streams() int {
 // Link returns the underlying connection.
 func (c *Conn) Link() *netconn.Conn { return c.link }
 
-// Run reads frames until the connection ends. It then reports the error to the owners of open streams,
-// closes the connection and returns the error. early contains bytes that were already read from the
+// Run reads frames until the connection ends. It then calls Failed for the owners of the open streams, closes the
+// connection, and returns the error that ended the connection. early contains bytes that were already read from the
 // connection. Run must be called only once.
 func (c *Conn) Run(early []byte) error {
 	if c.config.Client {
@@ -325,8 +328,8 @@ func (c *Conn) Run(early []byte) error {
 }
 
 // throttle delays the next read if the memory budget is exceeded or if the connection holds more than its share.
-// The delay is limited, because memory may be released only after input such as WINDOW_UPDATE or the rest of a
-// body.
+// The delay is limited, because the connection may release memory only after it has read more input, for example
+// WINDOW_UPDATE or the rest of a body.
 func (c *Conn) throttle() {
 	c.config.Memory.AwaitLimit()
 	if !c.config.Memory.Over() {
@@ -338,8 +341,8 @@ func (c *Conn) throttle() {
 	}
 }
 
-// awaitMemory waits until the memory budget allows n more bytes and adds them. It returns an error that
-// closes the connection if the memory is not available in time.
+// awaitMemory waits until the connection can hold n more bytes and charges these bytes to the memory budget. If the
+// memory is not available in time, it returns an error, and the connection must be closed.
 func (c *Conn) awaitMemory(n int) error {
 	if c.config.Memory.Await(n) {
 		return nil
@@ -354,31 +357,31 @@ var ErrMemory = errors.New("http2: memory budget exhausted")
 // errLongBlock is returned if no memory is available for a long header block. It wraps ErrMemory.
 var errLongBlock = &Error{Code: EnhanceYourCalm, Text: "not enough memory for the header block", Cause: ErrMemory}
 
-// chargeInput updates the memory budget of the input: an incomplete frame, an incomplete header block,
-// the fields of a long block, and buffered TLS records.
+// chargeInput charges the memory of the current input to the memory budget: an incomplete frame, an incomplete header
+// block, the fields of a block with many fields, and the records that crypto/tls may buffer.
 func (c *Conn) chargeInput() {
 	n := cap(c.partial) + cap(c.block)
 	if fields := cap(c.head.Fields); fields > manyFields {
 		n += fields * fieldSize
 	}
-	if c.pooled != nil && c.n == len(*c.pooled) && c.link.Secure() { // the buffer may be shorter than the record
+	if c.pooled != nil && c.n == len(*c.pooled) && c.link.Secure() { // crypto/tls may hold the rest of a record
 		n += tlsRecords * netconn.MaxRecord
 	}
 	c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
 }
 
-// hold adds n to the number of pending bytes. n may be negative. c.mu must be held.
+// hold adds n to pendingBytes. n may be negative. c.mu must be held.
 func (c *Conn) hold(n int) {
 	c.pendingBytes = c.config.Memory.Set(c.pendingBytes, c.pendingBytes+n)
 }
 
-// errPreface reports that the peer does not speak HTTP/2 (RFC 9113 section 3.4).
+// errPreface reports that the client did not send the connection preface (RFC 9113 section 3.4).
 var errPreface = errors.New("http2: the connection preface is missing")
 
-// errEnded reports that the connection ended as intended.
+// errEnded reports that the connection was closed after its last stream had ended.
 var errEnded = errors.New("http2: connection closed")
 
-// handleDeadline handles an expired read deadline. It returns nil if the connection continues.
+// handleDeadline is called after the read deadline expired. It returns nil if the connection must not end.
 func (c *Conn) handleDeadline() error {
 	err := c.lateCause()
 	if errors.Is(err, errFrameTimeout) {
@@ -389,8 +392,8 @@ func (c *Conn) handleDeadline() error {
 
 var errFrameTimeout = fail(ProtocolError, "timeout while reading a frame")
 
-// lateCause returns the error with which the connection ends because the read deadline expired. If the connection
-// must not end, lateCause removes the deadline and returns nil.
+// lateCause returns the reason for which the read deadline was set. If the reason no longer applies, lateCause removes
+// the deadline and returns nil.
 func (c *Conn) lateCause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -402,11 +405,12 @@ func (c *Conn) lateCause() error {
 	case c.frameIncomplete:
 		return errFrameTimeout
 	}
-	c.link.SetReadDeadline(time.Time{}) // guarded by mu, because endIfIdle also sets the deadline
+	c.link.SetReadDeadline(time.Time{}) // mu is held, because endIfIdle also sets the deadline
 	return nil
 }
 
-// tryRead is called by RawConn.Read when input may be available.
+// tryRead reads available input into c.pooled. It is called by RawConn.Read, which calls it again when the socket is
+// readable if done is false.
 func (c *Conn) tryRead(fd uintptr) (done bool) {
 	if c.pooled == nil {
 		size := smallSize
@@ -424,7 +428,7 @@ func (c *Conn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// handle processes input. It pauses while the handler is full.
+// handle processes all of b. It waits while the handler is full.
 func (c *Conn) handle(b []byte) error {
 	for {
 		rest, err := c.receive(b)
@@ -452,7 +456,7 @@ func (c *Conn) pause() error {
 	return nil
 }
 
-// Resume makes the connection call Handler.Full again.
+// Resume makes a connection that waits because the handler is full call Handler.Full again. It does not block.
 func (c *Conn) Resume() {
 	select {
 	case c.resume <- struct{}{}:
@@ -460,8 +464,8 @@ func (c *Conn) Resume() {
 	}
 }
 
-// receive processes input until the connection must pause before a frame, and returns the
-// remaining bytes.
+// receive processes input and flushes the resulting output. If the handler is full, it stops before a HEADERS frame and
+// returns the remaining bytes.
 func (c *Conn) receive(b []byte) (rest []byte, err error) {
 	rest, err = c.frames(b)
 	c.mu.Lock()
@@ -487,17 +491,17 @@ func (c *Conn) receive(b []byte) (rest []byte, err error) {
 	return rest, err
 }
 
-// countReply counts n bytes of output in reply to frames from the peer. It does nothing for a client, because a
-// user container may stop reading temporarily. c.mu must be held.
+// countReply counts n bytes of RST_STREAM or WINDOW_UPDATE frames against maxReplies. It does nothing for a client,
+// because a user container may stop reading temporarily. c.mu must be held.
 func (c *Conn) countReply(n int) {
 	if !c.config.Client {
 		c.replies += n
 	}
 }
 
-// FlushLater flushes d after all available input of c is handled. If c is not nil, FlushLater must be
-// called by the reader goroutine of c. If c is nil, another goroutine flushes immediately, because the
-// caller may hold a lock that the Drained method of an owner acquires.
+// FlushLater flushes d after the available input of c was handled. It must be called by the reader goroutine of c. If c
+// is nil, FlushLater starts a goroutine that flushes d, because the caller may hold a lock that the Drained method of
+// an owner acquires.
 func (c *Conn) FlushLater(d *Conn) {
 	if c == nil {
 		go d.Flush(false)
@@ -508,9 +512,8 @@ func (c *Conn) FlushLater(d *Conn) {
 	}
 }
 
-// frames processes the frames in b. It stores an incomplete frame until the next call, except for
-// DATA, which is processed in parts. If the handler is full, frames stops before HEADERS and
-// returns the remaining bytes.
+// frames processes the frames in b. An incomplete frame is stored until the next call, but DATA frames are processed in
+// parts. If the handler is full, frames stops before a HEADERS frame and returns the remaining bytes.
 func (c *Conn) frames(b []byte) (rest []byte, err error) {
 	if c.preface > 0 {
 		n := min(c.preface, len(b))
@@ -555,8 +558,8 @@ func payload(b []byte) int { return int(b[0])<<16 | int(b[1])<<8 | int(b[2]) }
 // whole reports whether b begins with a complete frame.
 func whole(b []byte) bool { return len(b) >= frameHeadSize && len(b) >= frameHeadSize+payload(b) }
 
-// collect adds input to an incomplete frame and handles the frame when it is complete. For DATA, it
-// collects only the frame header.
+// collect appends input to c.partial, handles the frame if it is complete, and returns the remaining input. For a DATA
+// frame, it collects only the frame header.
 func (c *Conn) collect(b []byte) ([]byte, error) {
 	if len(c.partial) < frameHeadSize {
 		n := min(frameHeadSize-len(c.partial), len(b))
@@ -583,7 +586,7 @@ func (c *Conn) collect(b []byte) ([]byte, error) {
 	return b[n:], c.frame(frame)
 }
 
-// setFrameIncomplete starts or stops the timeout of an incomplete frame or header block.
+// setFrameIncomplete sets c.frameIncomplete. If the value changes, it starts or stops Config.HeadTimeout.
 func (c *Conn) setFrameIncomplete(incomplete bool) {
 	if incomplete == c.frameIncomplete {
 		return
@@ -595,7 +598,7 @@ func (c *Conn) setFrameIncomplete(incomplete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.broken != nil, c.ending && len(c.streams) == 0: // the deadline already ends the connection
+	case c.broken != nil, c.ending && len(c.streams) == 0: // the deadline was set in order to end the connection
 	case !incomplete:
 		c.link.SetReadDeadline(time.Time{})
 	case c.config.HeadTimeout > 0:
@@ -635,10 +638,10 @@ func (c *Conn) frame(f []byte) error {
 	case framePushPromise:
 		return fail(ProtocolError, "unexpected PUSH_PROMISE")
 	}
-	return c.countControl(1) // unknown types are ignored (RFC 9113 section 4.1)
+	return c.countControl(1) // frames of unknown types are ignored (RFC 9113 section 4.1)
 }
 
-// reply adds a frame to the output in response to a frame of the peer.
+// reply adds to the output a frame that responds to a frame of the peer. add appends the frame to its argument.
 func (c *Conn) reply(add func(b []byte) []byte) error {
 	c.mu.Lock()
 	unread := false
@@ -654,7 +657,7 @@ func (c *Conn) reply(add func(b []byte) []byte) error {
 	return c.checkReplies(unread)
 }
 
-// checkReplies returns an error if too many replies are unread.
+// checkReplies returns a connection error if unread is true.
 func (c *Conn) checkReplies(unread bool) error {
 	if unread {
 		return c.exceeded(bound.UnreadReplies, bound.AppUnreadReplies, "the peer does not read replies")
@@ -662,7 +665,7 @@ func (c *Conn) checkReplies(unread bool) error {
 	return nil
 }
 
-// resetStream sends RST_STREAM for a stream of the peer that was never opened or is already closed.
+// resetStream sends RST_STREAM for a stream of the peer that is not in c.streams.
 func (c *Conn) resetStream(id uint32, code Code) error {
 	if err := c.countControl(1); err != nil {
 		return err
@@ -686,11 +689,11 @@ func (c *Conn) find(id uint32) (s *Stream, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s = c.streams[id]
-	ours := id%2 == 1 // client streams have odd IDs, and servers open no streams
+	ours := id%2 == 1 // only clients open streams, and their IDs are odd (RFC 9113 section 5.1.1)
 	return s, s == nil && (!ours || id > c.seen)
 }
 
-// end closes the connection and reports err to the owners of all open streams.
+// end calls Failed with err for the owners of all open streams, and closes the connection.
 func (c *Conn) end(err error) {
 	wrong, isWrong := errors.AsType[*Error](err)
 	polite := isWrong || errors.Is(err, errEnded)
@@ -742,8 +745,9 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// linger writes the pending output and lets the peer read it before the connection is closed. If the peer made an
-// error, linger waits at most netconn.LingerTime. Otherwise Config.SendTimeout applies.
+// linger writes the remaining output and then discards input, so that the peer can read the output before the connection
+// is closed. If the peer made an error, the output must be written within netconn.LingerTime. Otherwise
+// Config.SendTimeout applies.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
 		c.link.SetDeadline(time.Now().Add(netconn.LingerTime))
@@ -762,27 +766,27 @@ func (c *Conn) linger(err error) {
 	}
 }
 
-// Close closes the connection immediately. It can be called more than once. The owners of open
-// streams receive err. If the connection is already ending, Close discards the unwritten output,
-// because a peer that does not read would keep the connection open for SendTimeout.
+// Close closes the connection without writing the remaining output. The owners of open streams receive err. Close can
+// be called more than once. It also interrupts a graceful shutdown, which could otherwise wait for SendTimeout if the
+// peer does not read.
 func (c *Conn) Close(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.endErr != nil && c.broken != nil { // linger limits the remaining time
+	if c.endErr != nil && c.broken != nil { // Run is closing the connection, and linger limits the remaining time
 		return
 	}
 	if c.broken == nil {
 		c.broken = err
 		c.signalRoom()
 	}
-	c.link.SetDeadline(past) // also after a write error, because the reader may still wait
+	c.link.SetDeadline(past) // needed even if broken was set by a write error, because the reader may still wait
 	c.Resume()
 }
 
 var past = time.Unix(1, 0)
 
-// GoAway asks the peer to open no more streams, but still accepts new streams. It is the first of
-// two steps of a graceful shutdown (RFC 9113 section 6.8).
+// GoAway starts a graceful shutdown (RFC 9113 section 6.8). It sends GOAWAY, but streams that the peer has already
+// opened or still opens are served until End is called.
 func (c *Conn) GoAway() {
 	c.mu.Lock()
 	if c.broken == nil && !c.ending && !c.leaving {
@@ -794,8 +798,8 @@ func (c *Conn) GoAway() {
 	c.Flush(false)
 }
 
-// End is the second step of a graceful shutdown. New streams are not served, and the connection is
-// closed after the last open stream ends.
+// End completes a graceful shutdown. It sends GOAWAY with the ID of the last stream that is served. New streams are
+// refused, and the connection is closed after the last open stream ends.
 func (c *Conn) End() {
 	c.mu.Lock()
 	c.endStreams()
@@ -814,7 +818,7 @@ func (c *Conn) endStreams() {
 	}
 }
 
-// lastOfPeer returns the last stream ID for GOAWAY. It is 0 for a client, because servers open no
+// lastOfPeer returns the last stream ID for a GOAWAY frame. The ID is 0 for a client, because servers open no
 // streams. c.mu must be held.
 func (c *Conn) lastOfPeer() uint32 {
 	if c.config.Client {

@@ -2,9 +2,9 @@
 // flow control and the writer. Package http2 serves requests on such a connection, and package http2client sends
 // requests to the user container.
 //
-// In [Conn.Run], one goroutine reads from the connection and calls the owners of the streams, which
-// must not block. Any goroutine can send on a stream. The data is added to the output of the
-// connection, and the next [Conn.Flush] writes the output of all streams without blocking.
+// The goroutine that runs [Conn.Run] reads from the connection and calls the owners of the streams, which must not
+// block. Any goroutine can send on a stream. The frames are added to the output of the connection, and the next
+// [Conn.Flush] writes the output of all streams without blocking.
 package http2conn
 
 import (
@@ -47,10 +47,10 @@ const (
 
 const (
 	frameHeadSize    = 9                 // bytes
-	resetSize        = frameHeadSize + 4 // length of RST_STREAM
-	windowUpdateSize = frameHeadSize + 4
+	resetSize        = frameHeadSize + 4 // length of an RST_STREAM frame in bytes
+	windowUpdateSize = frameHeadSize + 4 // length of a WINDOW_UPDATE frame in bytes
 
-	maxFrameSize  = 16384 // maximum payload length in bytes, which every peer must accept (RFC 9113 section 4.2)
+	maxFrameSize  = 16384 // payload length in bytes that every peer must accept (RFC 9113 section 4.2)
 	defaultWindow = 65535 // initial window of a connection, and of a stream until SETTINGS changes it, in bytes
 	maxWindow     = 1<<31 - 1
 	maxStreamID   = 1<<31 - 1
@@ -74,11 +74,12 @@ const (
 	InadequateSecurity Code = 12
 )
 
-// An Error is a connection error (RFC 9113 section 5.4.1). The code is sent to the peer.
+// An Error reports that the peer violated the protocol or exceeded a bound. It is a connection error (RFC 9113 section
+// 5.4.1), or the stream error (section 5.4.2) that [Owner].Failed receives. Code is sent to the peer.
 type Error struct {
 	Code  Code
 	Text  string // description of the error
-	Cause error  // may be nil
+	Cause error  // wrapped error; may be nil
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("http2: %s (code %d)", e.Text, e.Code) }
@@ -91,15 +92,14 @@ func fail(code Code, text string) error { return &Error{Code: code, Text: text} 
 // A ResetError reports that the peer reset a stream with RST_STREAM.
 type ResetError struct {
 	Code   Code
-	Ending bool // the connection accepts no more streams
+	Ending bool // no more streams can be opened on the connection
 }
 
 func (e *ResetError) Error() string {
 	return fmt.Sprintf("http2: the stream was reset (code %d)", e.Code)
 }
 
-// GRPCStatus returns the gRPC status of a call whose stream was reset (gRPC's PROTOCOL-HTTP2,
-// section "Errors").
+// GRPCStatus returns the gRPC status code of a call whose stream was reset (gRPC over HTTP/2, section "Errors").
 func (e *ResetError) GRPCStatus() int {
 	switch e.Code {
 	case RefusedStream:
@@ -114,7 +114,7 @@ func (e *ResetError) GRPCStatus() int {
 	return 13 // INTERNAL
 }
 
-// appendFrameHead appends a frame header (RFC 9113 section 4.1).
+// appendFrameHead appends a frame header (RFC 9113 section 4.1). length is the payload length in bytes.
 func appendFrameHead(b []byte, length int, kind, flags byte, id uint32) []byte {
 	return append(b, byte(length>>16), byte(length>>8), byte(length), kind, flags, byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
 }
@@ -140,7 +140,8 @@ func appendSetting(b []byte, id uint16, value int) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(value))
 }
 
-// appendHeaders appends a header block as a HEADERS frame and, if the block is long, CONTINUATION frames.
+// appendHeaders appends a header block as a HEADERS frame. If the block is longer than maxFrameSize, CONTINUATION frames
+// follow.
 func appendHeaders(b []byte, id uint32, block []byte, end bool) []byte {
 	kind, flags := byte(frameHeaders), byte(0)
 	if end {

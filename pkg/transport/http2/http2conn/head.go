@@ -15,18 +15,18 @@ import (
 type Head struct {
 	Method, Scheme, Authority, Path, Protocol string       // pseudo-header fields of a request; "" if absent
 	Status                                    int          // 100 to 999 except 101 (RFC 9113 section 8.6); 0 if absent or malformed
-	Fields                                    []wire.Field // names in lower case, values without leading and trailing blanks
+	Fields                                    []wire.Field // the other fields, with names in lower case and trimmed values
 
-	Malformed bool // must not be forwarded (RFC 9113 section 8.1.1)
-	TooLarge  bool // exceeds Config.MaxHeadBytes or wire.MaxFields; the other fields are incomplete
+	Malformed bool // the block is malformed and must not be forwarded (RFC 9113 section 8.1.1)
+	TooLarge  bool // the block exceeds Config.MaxHeadBytes or wire.MaxFields, and the fields above are incomplete
 
-	status  string
-	size    int
+	status  string    // value of :status
+	size    int       // result of Size
 	empty   bool      // an empty pseudo-header field was received; only :authority may be empty
-	began   bool      // a regular field was received, after which no pseudo-header field may follow
-	shared  int       // total length of values that repeat the string of another value, in bytes
-	longs   [4]string // the last distinct values of at least longValue bytes
-	lenient bool      // connection-specific fields are dropped; otherwise they make the block malformed
+	began   bool      // a regular field was received, so no pseudo-header field may follow
+	shared  int       // total length, in bytes, of the values that share memory with another value in longs
+	longs   [4]string // the last distinct values of at least longValue bytes, most recent first
+	lenient bool      // connection-specific fields are dropped; if false, they make the block malformed
 }
 
 // fieldOverhead is the number of bytes that a field adds to the size of a header list in addition to its name and
@@ -34,20 +34,20 @@ type Head struct {
 const fieldOverhead = 32
 
 func (h *Head) reset() {
-	clear(h.Fields) // the fields refer to strings
+	clear(h.Fields) // allow the strings to be garbage collected
 	*h = Head{Fields: h.Fields[:0]}
 }
 
-// If a block has more than manyFields fields, their memory counts against the memory budget and is
-// released at the next block with fewer fields. fieldSize is the memory for a field in addition to
-// its name and its value, in bytes.
+// If the slice Fields has space for more than manyFields fields, the slice counts against the memory budget. If it has
+// space for more than 4*manyFields fields, it is released after the next block with at most manyFields fields. fieldSize
+// is the size of a field in bytes without its name and value.
 const (
 	manyFields = 64
 	fieldSize  = 48
 )
 
-// largeHead is the size in bytes above which a block is released immediately after it is handled. A
-// smaller block is kept until the fields of the next block replace it.
+// largeHead is the size in bytes above which a block is released immediately after it was handled. A smaller block is
+// kept until the next block replaces it.
 const largeHead = 16 << 10
 
 // shrink releases the memory of a large block, so that an idle connection does not hold it.
@@ -61,8 +61,8 @@ func (h *Head) shrink() {
 	}
 }
 
-// Take returns Fields and transfers ownership to the caller. Fields then uses the memory of spare, whose content is
-// discarded.
+// Take returns Fields, and transfers the ownership of the slice to the caller. The next block uses the memory of spare,
+// whose content is discarded.
 func (h *Head) Take(spare []wire.Field) []wire.Field {
 	fields := h.Fields
 	h.Fields = spare[:0]
@@ -70,16 +70,15 @@ func (h *Head) Take(spare []wire.Field) []wire.Field {
 }
 
 // Stored returns the number of bytes that the names and values of all fields and pseudo-header fields occupy in
-// memory. If several fields refer to the same entry of the HPACK table, a value of at least longValue bytes counts
-// once.
+// memory. If several fields refer to the same entry of the dynamic table, their value counts only once if it has at
+// least longValue bytes.
 func (h *Head) Stored() int { return h.size - h.shared - fieldOverhead*len(h.Fields) }
 
 // longValue is the minimum length in bytes of the values in Head.longs. The dynamic table of 4 KiB has space for
 // only a few values of this length.
 const longValue = 512
 
-// repeats reports whether value shares its memory with another value of the block, which has already
-// been validated.
+// repeats reports whether value shares its memory with a value in h.longs, which was already validated.
 func (h *Head) repeats(value string) bool {
 	for _, v := range h.longs {
 		if len(v) == len(value) && unsafe.StringData(v) == unsafe.StringData(value) {
@@ -92,7 +91,7 @@ func (h *Head) repeats(value string) bool {
 // Size returns the size of the header list in bytes (RFC 9113 section 6.5.2).
 func (h *Head) Size() int { return h.size }
 
-// add adds a field from the decoder. most is the maximum size of the header list in bytes.
+// add checks and adds a decoded field. most is the maximum size of the header list in bytes.
 func (h *Head) add(f hpack.HeaderField, most int) {
 	h.size += len(f.Name) + len(f.Value) + fieldOverhead
 	if h.size > most || len(h.Fields) >= wire.MaxFields {
@@ -125,7 +124,7 @@ func (h *Head) add(f hpack.HeaderField, most int) {
 	h.Fields = append(h.Fields, wire.Field{Name: wire.Bytes(f.Name), Value: wire.Bytes(value)})
 }
 
-// addPseudo adds a pseudo-header field. It may occur only once and must precede all regular fields
+// addPseudo adds a pseudo-header field. Each pseudo-header field may occur only once and must precede all regular fields
 // (RFC 9113 section 8.3).
 func (h *Head) addPseudo(f hpack.HeaderField) {
 	var to *string
@@ -154,7 +153,7 @@ func (h *Head) addPseudo(f hpack.HeaderField) {
 	}
 }
 
-// readStatus parses the status of a response.
+// readStatus parses the :status field of a response.
 func (h *Head) readStatus() {
 	status, err := strconv.Atoi(h.status)
 	if err != nil || len(h.status) != 3 || status < 100 || status == http.StatusSwitchingProtocols {
@@ -164,8 +163,7 @@ func (h *Head) readStatus() {
 	h.Status = status
 }
 
-// pseudo reports whether the block contains pseudo-header fields, which are not allowed in a trailer
-// section.
+// pseudo reports whether the block contains a pseudo-header field. A trailer section must not contain one.
 func (h *Head) pseudo() bool {
 	return h.Method != "" || h.Scheme != "" || h.Authority != "" || h.Path != "" || h.Protocol != "" || h.status != ""
 }
@@ -180,8 +178,8 @@ func validName(name string) bool {
 	return wire.ValidToken(name)
 }
 
-// connectionSpecific reports whether a field is specific to an HTTP/1.1 connection (RFC 9113 section
-// 8.2.2). It does not use the table of package transport, because names are in lower case here.
+// connectionSpecific reports whether a field is specific to an HTTP/1.1 connection (RFC 9113 section 8.2.2). Unlike
+// transport.RoleOf, it expects a name in lower case.
 func connectionSpecific(name, value string) bool {
 	switch name {
 	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":

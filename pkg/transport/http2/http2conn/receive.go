@@ -17,8 +17,8 @@ func (c *Conn) beginData(head []byte) error {
 	case !c.settingsReceived:
 		return fail(ProtocolError, "the initial SETTINGS frame is missing")
 	}
-	// The window of the connection includes padding and discarded content (RFC 9113 section 6.9).
-	// Otherwise each reset stream would reduce the window permanently.
+	// Padding and discarded content also count against the window of the connection (RFC 9113 section 6.9), and are
+	// credited with it. Otherwise each reset stream would reduce the window permanently.
 	if c.unannounced += length; c.unannounced > c.config.ConnWindow {
 		return fail(FlowControlError, "DATA exceeds the connection window")
 	}
@@ -38,7 +38,8 @@ func (c *Conn) beginData(head []byte) error {
 	switch {
 	case d.stream == nil && s != nil:
 		err = c.refuseData(s)
-	case s == nil && !c.config.Client && !c.isLate(length): // a user container may not have received RST_STREAM yet
+	// A client ignores DATA on a closed stream, because the user container may not have received RST_STREAM yet.
+	case s == nil && !c.config.Client && !c.isLate(length):
 		err = c.resetStream(id, StreamClosed)
 	case length == 0 && !d.end:
 		err = c.countControl(1)
@@ -49,12 +50,12 @@ func (c *Conn) beginData(head []byte) error {
 	return err
 }
 
-// isLate reports whether a client may have sent a DATA frame on a closed stream before the client received
-// RST_STREAM (RFC 9113 section 5.1). Such a frame is ignored.
+// isLate reports whether the peer, which is a client, may have sent a DATA frame of the given length on a closed stream
+// before it received RST_STREAM (RFC 9113 section 5.1). Such a frame is ignored.
 func (c *Conn) isLate(length int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := max(length, 1) // END_STREAM without content needs no window
+	n := max(length, 1) // an empty frame with END_STREAM counts as one byte, so that the number of frames is limited
 	if c.lateBytes < n {
 		return false
 	}
@@ -62,7 +63,7 @@ func (c *Conn) isLate(length int) bool {
 	return true
 }
 
-// refuseData resets a stream on which the peer sent DATA beyond the window or after END_STREAM.
+// refuseData resets a stream on which the peer sent a DATA frame that exceeds the window or follows END_STREAM.
 func (c *Conn) refuseData(s *Stream) error {
 	code := FlowControlError
 	if s.remoteHasEnded() {
@@ -73,9 +74,9 @@ func (c *Conn) refuseData(s *Stream) error {
 
 // streamError resets an open stream because the peer made an error.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
-	// The budget is reduced by the credit that the stream has earned, because work on its request may continue
-	// after the reset. Otherwise a peer that causes resets could start more work than its streams allow
-	// (CVE-2025-8671).
+	// The cost includes the credit that the HEADERS frame of the stream has earned, because work on the request may
+	// continue after the reset. Otherwise a peer that causes resets could start more work than the limit of concurrent
+	// streams allows (CVE-2025-8671).
 	if err := c.countControl(1 + controlPerUseful); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (c *Conn) streamError(s *Stream, code Code, text string) error {
 	return nil
 }
 
-// content handles the payload of a DATA frame at the beginning of b and returns the rest of b.
+// content handles the part of a DATA payload at the beginning of b and returns the rest of b.
 func (c *Conn) content(b []byte) ([]byte, error) {
 	d := &c.data
 	extra := 0
@@ -155,7 +156,7 @@ func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 		return err
 	}
 	c.dependsOnSelf = false
-	if flags&flagPriority != 0 { // deprecated and ignored (RFC 9113 section 5.3.2)
+	if flags&flagPriority != 0 { // the priority is deprecated and ignored (RFC 9113 section 5.3.2)
 		if len(p) < 5 {
 			return fail(FrameSizeError, "HEADERS with incomplete priority")
 		}
@@ -165,14 +166,14 @@ func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 	end := flags&flagEndStream != 0
 	if flags&flagEndHeaders == 0 {
 		c.blockID, c.blockEnd = id, end
-		c.block = append([]byte(nil), p...) // the input buffer is reused before the rest arrives
+		c.block = append([]byte(nil), p...) // p is part of the input buffer, which is reused before the rest arrives
 		return nil
 	}
 	return c.headers(id, p, end)
 }
 
-// continuationFrame collects a header block of more than one frame, up to a maximum length (RFC 9113
-// section 10.5.1).
+// continuationFrame appends a CONTINUATION frame to the header block and handles the block if it is complete. The
+// length of the block is limited (RFC 9113 section 10.5.1).
 func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	if c.blockID == 0 {
 		return fail(ProtocolError, "CONTINUATION without HEADERS")
@@ -185,7 +186,7 @@ func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	}
 	c.block = append(c.block, p...)
 	if flags&flagEndHeaders == 0 {
-		if len(p) == 0 { // an empty frame costs work, and maxBlock does not limit the number of frames
+		if len(p) == 0 { // maxBlock does not limit the number of empty frames
 			return c.countControl(1)
 		}
 		return nil
@@ -195,7 +196,7 @@ func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	return c.headers(id, block, c.blockEnd)
 }
 
-// growBlock reserves space for n more bytes of the header block.
+// growBlock reserves space for n more bytes of the header block, and charges the space to the memory budget.
 func (c *Conn) growBlock(n int) error {
 	n += len(c.block)
 	held := cap(c.block)
@@ -212,12 +213,12 @@ func (c *Conn) growBlock(n int) error {
 	return nil
 }
 
-// maxBlock returns the maximum length of an encoded header block in bytes. It is greater than the
-// maximum size of the header list, so that a slightly larger block fails only its own stream.
+// maxBlock returns the maximum length of an encoded header block in bytes. A longer block closes the connection. The
+// value exceeds the maximum size of the header list, so that a slightly larger header list fails only its own stream.
 func (c *Conn) maxBlock() int { return 2*c.config.MaxHeadBytes + maxFrameSize }
 
-// headers handles a complete header block. Every block is decoded, even if it is then discarded, because
-// later blocks may refer to its entries in the dynamic table (RFC 9113 section 4.3).
+// headers handles a complete header block. A block is decoded even if it is then discarded, because later blocks may
+// refer to the entries that it adds to the dynamic table (RFC 9113 section 4.3).
 func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	h := &c.head
 	h.reset()
@@ -242,11 +243,11 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 		return c.request(id, end)
 	case idle:
 		return fail(ProtocolError, "HEADERS on an invalid stream")
-	case s == nil && c.config.Client: // this side has reset the stream
+	case s == nil && c.config.Client: // the stream was reset by this side
 		return nil
 	case s == nil && !c.expectsLateFrames(): // RFC 9113 section 5.1
 		return fail(StreamClosed, "HEADERS on a closed stream")
-	case s == nil: // trailers that the client sent before it received our RST_STREAM
+	case s == nil: // the client may have sent the trailers before it received RST_STREAM
 		return c.countControl(1)
 	case s.remoteHasEnded():
 		return c.streamError(s, StreamClosed, "HEADERS after END_STREAM")
@@ -260,7 +261,7 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	return c.notifyHead(s, end)
 }
 
-// request handles a header block that opens a stream.
+// request handles a header block with which a client opens a stream.
 func (c *Conn) request(id uint32, end bool) error {
 	c.mu.Lock()
 	ending, full := c.ending, len(c.streams) >= c.config.MaxStreams
@@ -327,7 +328,7 @@ func (c *Conn) priorityFrame(id uint32, p []byte) error {
 	return c.countControl(1)
 }
 
-// endStream resets a stream because the peer made an error, even if the stream is not open.
+// endStream is like streamError, but the stream does not have to be open.
 func (c *Conn) endStream(id uint32, code Code, text string) error {
 	if s, _ := c.find(id); s != nil {
 		return c.streamError(s, code, text)
@@ -344,7 +345,7 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	switch {
 	case idle && !c.mayReset(id):
 		return fail(ProtocolError, "RST_STREAM on an idle stream")
-	case s == nil: // RST_STREAM was sent before the peer noticed the end of the stream (RFC 9113 section 5.1)
+	case s == nil: // the peer sent the frame before it received the end of the stream (RFC 9113 section 5.1)
 		return c.countControl(1)
 	}
 	code := Code(binary.BigEndian.Uint32(p))
@@ -395,10 +396,11 @@ func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {
 	return c.reply(func(b []byte) []byte { return appendFrameHead(b, 0, frameSettings, flagAck, 0) })
 }
 
-// apply applies the settings of the peer. If the initial window occurs several times, the windows of
-// streams change only once, to the last value, because each change visits all streams. The header table
-// size and the maximum frame size are not used: this side sends no dynamic table entries, and frames
-// of the minimum size are fair to other streams.
+// apply applies the settings in p, which is the payload of a SETTINGS frame of the peer. If the initial window occurs
+// several times, only the last value is applied, because a change visits all streams. apply ignores the header table
+// size, because this side does not use the dynamic table. It also ignores the maximum frame size, because long frames
+// would delay other streams. apply returns the streams that have no pending output left, and the number of streams
+// that were visited.
 func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -411,7 +413,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_PUSH")
 			}
 		case settingMaxStreams:
-			c.maxStreams, c.maxStreamsReceived = min(value, maxStreamID), true // must fit into int on 32-bit platforms
+			c.maxStreams, c.maxStreamsReceived = min(value, maxStreamID), true // is converted to int, which can have 32 bits
 			c.signalRoom()
 		case settingInitialWindow:
 			if value > maxWindow {
@@ -423,7 +425,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_MAX_FRAME_SIZE")
 			}
 		case settingMaxHeaderListSize:
-			c.maxHeadSize = int(min(value, maxWindow)) // must fit into int on 32-bit platforms
+			c.maxHeadSize = int(min(value, maxWindow)) // int can have 32 bits
 		case settingConnectProtocol:
 			if value > 1 {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_CONNECT_PROTOCOL")
@@ -434,7 +436,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 	if c.initial = initial; delta == 0 {
 		return nil, 0, nil
 	}
-	for _, s := range c.streams { // windows may become negative (RFC 9113 section 6.9.2)
+	for _, s := range c.streams { // a window may become negative (RFC 9113 section 6.9.2)
 		if !addWindow(&s.window, delta) {
 			return nil, 0, fail(FlowControlError, "the stream window exceeds 2^31-1")
 		}
@@ -474,9 +476,9 @@ func (c *Conn) goAwayFrame(id uint32, p []byte) error {
 	return c.countControl(1)
 }
 
-// refuseStreamsAbove fails the streams with an ID above last and prevents new streams. The peer has not processed
-// these streams (RFC 9113 section 6.8), so they fail with REFUSED_STREAM and the requests can be retried with any
-// method.
+// refuseStreamsAbove removes the streams with an ID above last and prevents new streams. The peer has not processed
+// the removed streams (RFC 9113 section 6.8). Their owners receive REFUSED_STREAM, so that requests with any method
+// can be retried.
 func (c *Conn) refuseStreamsAbove(last uint32) {
 	c.mu.Lock()
 	c.ending = true
@@ -512,7 +514,7 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	switch {
 	case idle:
 		return fail(ProtocolError, "WINDOW_UPDATE on an idle stream")
-	case s == nil: // the frame was sent before the peer noticed the end of the stream
+	case s == nil: // the peer sent the frame before it received the end of the stream
 		return nil
 	case n == 0:
 		return c.streamError(s, ProtocolError, "WINDOW_UPDATE with increment 0")

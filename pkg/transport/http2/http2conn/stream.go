@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// A Stream carries one request and its response. Its exported methods are safe for concurrent use and do
-// not block, except Release. The next [Conn.Flush] writes their output.
+// A Stream carries one request and its response. Its exported methods are safe for concurrent use. They do not block,
+// except Release. The frames that they send are added to the output of the connection, and the next [Conn.Flush]
+// writes the output.
 type Stream struct {
 	conn *Conn
 	id   uint32
@@ -15,32 +16,33 @@ type Stream struct {
 	owner  Owner      // receives the events; nil after Release; guarded by events
 
 	taken    int  // value of Conn.takes when the header block of a client's stream was added to the output
-	answered bool // the final response has begun; owned by the reader goroutine
+	answered bool // the header section of the final response was received; owned by the reader goroutine
 
 	// The following fields are guarded by conn.mu.
-	window      int // number of bytes that this side may send; can be negative
-	room        int // number of bytes that the peer may send
-	unannounced int // bytes credited since the last WINDOW_UPDATE of the stream
+	window      int // number of content bytes that this side may send; can be negative
+	room        int // number of content bytes that the peer may send
+	unannounced int // number of bytes credited since the last WINDOW_UPDATE for the stream
 	pending     pending
 	queued      bool // the stream is in conn.ring
 	next        *Stream
 	localEnded  bool // END_STREAM was added to the output
 	remoteEnded bool // END_STREAM was received
 	gone        bool // the stream was removed from conn.streams
-	dropped     bool // output was pending when the stream ended
-	cut         bool // bytes were pending when the stream ended
-	bothWays    bool // see BothWays
+	dropped     bool // result of Dropped
+	cut         bool // result of Cut
+	bothWays    bool // BothWays was called
 	exclusive   bool // counted in conn.uploads.running
 	reserved    int  // number of bytes counted in conn.uploads.reserved
 }
 
-// pending is the pending output of a stream. The fields are sent in the order of their declaration.
+// pending is the output of a stream that was not added to the output of the connection yet. heads, data and tail are
+// sent in this order.
 type pending struct {
 	heads []byte // frames of header blocks
 	data  []byte
 	tail  []byte // frames of the trailer section
 	end   bool   // END_STREAM is sent with the last frame or in an empty DATA frame
-	ends  bool   // heads contains END_STREAM
+	ends  bool   // the last frame in heads has END_STREAM
 	any   bool   // output is pending
 }
 
@@ -50,9 +52,8 @@ func (p *pending) size() int { return len(p.heads) + len(p.data) + len(p.tail) }
 // ErrGone reports that a stream has ended.
 var ErrGone = errors.New("http2: stream closed")
 
-// Accept returns the stream of a request. end reports whether the request has no content. Accept
-// returns nil if nothing can be sent on the connection. The owner then receives no events. Accept
-// must be called from [Handler].Request.
+// Accept opens the stream of a request and returns it. end is the argument of [Handler].Request, which must be the
+// caller. If nothing can be sent on the connection, Accept returns nil, and the owner receives no events.
 func (c *Conn) Accept(id uint32, owner Owner, end bool) *Stream {
 	s := &Stream{conn: c, id: id, owner: owner, room: c.config.Window, remoteEnded: end}
 	c.mu.Lock()
@@ -74,21 +75,21 @@ func (c *Conn) Refuse(id uint32, code Code) {
 	c.refusalErr = c.resetStream(id, code)
 }
 
-// RefuseMalformed refuses a malformed request with PROTOCOL_ERROR (RFC 9113 section 8.1.1), and records it as
-// a client error. text describes the error.
+// RefuseMalformed refuses a malformed request with PROTOCOL_ERROR (RFC 9113 section 8.1.1) and records a client error
+// with the given text.
 func (c *Conn) RefuseMalformed(id uint32, text string) {
 	c.recordStreamError(fail(ProtocolError, text))
 	c.Refuse(id, ProtocolError)
 }
 
-// Reject refuses a valid request that cannot be served at the moment, with REFUSED_STREAM. Unlike
-// Refuse, it counts the request as useful work of the client.
+// Reject refuses a valid request that cannot be served now, with REFUSED_STREAM. Unlike Refuse, Reject counts the
+// header block as a useful frame, which increases the number of control frames that the client may send.
 func (c *Conn) Reject(id uint32) {
 	c.received.Add(1)
 	c.Refuse(id, RefusedStream)
 }
 
-// Errors that Open returns. If Open returns one of them, the request was not sent.
+// Errors that Open returns. After these errors, the request was not sent.
 var (
 	ErrFull   = errors.New("http2: the peer does not accept more streams")
 	ErrShut   = errors.New("http2: the peer does not accept streams")
@@ -103,9 +104,10 @@ var (
 var ErrUnsent = errors.New("http2: nothing was sent")
 
 // Open opens a stream and sends the header section of a request. The error is ErrFull, ErrShut, ErrBusy, ErrLarge,
-// ErrInUse, an unexported error if the connection is shutting down, or the error that ended the connection.
-// [Config].Room reports when Open may succeed. The owner may receive events before Open returns. If careful is true,
-// all streams that were abandoned within the last recentTime count against the limit of the server.
+// ErrInUse, an unexported error if the connection is shutting down, or the error that ended the connection. After
+// ErrFull, ErrShut or ErrBusy, [Config].Room receives a value when another call may succeed. The owner may receive
+// events before Open returns. If careful is true, all streams that were abandoned in the last 10 seconds count
+// against the limit of the server.
 func (c *Conn) Open(q Request, careful bool) (*Stream, error) {
 	s := &Stream{conn: c, owner: q.Owner, room: c.config.Window, localEnded: q.End}
 	c.mu.Lock()
@@ -124,7 +126,7 @@ func (c *Conn) Open(q Request, careful bool) (*Stream, error) {
 		return nil, ErrFull
 	case !c.uploads.admits(q.Upload, c.window):
 		return nil, ErrInUse
-	case len(c.out) >= outSize: // header blocks can be long
+	case len(c.out) >= outSize: // addHead does not limit the length of the output
 		c.openWaits = true
 		return nil, ErrBusy
 	}
@@ -142,8 +144,8 @@ func (c *Conn) Open(q Request, careful bool) (*Stream, error) {
 	return s, nil
 }
 
-// Release stops the events to the owner. It waits until a running method of the owner returns, so the methods of
-// the owner must not call Release. It does nothing if s is nil.
+// Release ensures that no more methods of the owner are called. It waits until a running method of the owner returns,
+// so a method of the owner must not call Release. Release does nothing if s is nil.
 func (s *Stream) Release() {
 	if s == nil {
 		return
@@ -156,15 +158,16 @@ func (s *Stream) Release() {
 // Conn returns the connection of the stream.
 func (s *Stream) Conn() *Conn { return s.conn }
 
-// BothWays marks a stream that carries a tunnel. After END_STREAM is sent, the stream stays open until
-// the peer ends its side too.
+// BothWays marks the stream of a tunnel. After a server sends END_STREAM, such a stream stays open until the client
+// also sends END_STREAM.
 func (s *Stream) BothWays() {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	s.bothWays = true
 }
 
-// SendHead sends the header block of an informational or final response.
+// SendHead sends the header block of an informational or final response, with END_STREAM if end is true. It returns
+// ErrGone if the stream or this side of the stream has ended.
 func (s *Stream) SendHead(head *Block, end bool) error {
 	c := s.conn
 	c.mu.Lock()
@@ -194,8 +197,8 @@ func (c *Conn) addHead(s *Stream, head *Block, end bool) {
 	c.out = appendHeaders(c.out, s.id, c.withTable(head), end)
 }
 
-// withTable returns a header block. The first block of the connection is preceded by a dynamic table size
-// update to 0. c.mu must be held.
+// withTable returns the bytes of a header block. The first block that is sent on the connection begins with noTable.
+// c.mu must be held.
 func (c *Conn) withTable(head *Block) []byte {
 	if c.headSent {
 		return head.b
@@ -204,8 +207,9 @@ func (c *Conn) withTable(head *Block) []byte {
 	return append([]byte{noTable}, head.b...)
 }
 
-// SendData sends content, followed by END_STREAM if end is true. waits reports whether only a part of p was added
-// to the output. The rest is copied, and [Owner].Drained is called after the rest is added.
+// SendData sends content, followed by END_STREAM if end is true. If the windows or the output buffer do not have enough
+// space, SendData copies the rest of p and returns true for waits. [Owner].Drained is called after the rest was added
+// to the output. SendData returns ErrGone if the stream or this side of the stream has ended.
 func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	c := s.conn
 	c.mu.Lock()
@@ -226,8 +230,7 @@ func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	return true, nil
 }
 
-// SendTrailer sends a trailer section, which ends this side of the stream. waits has the same meaning
-// as for SendData.
+// SendTrailer sends a trailer section with END_STREAM. The results are those of SendData.
 func (s *Stream) SendTrailer(trailer *Block) (waits bool, err error) {
 	c := s.conn
 	c.mu.Lock()
@@ -246,7 +249,7 @@ func (s *Stream) SendTrailer(trailer *Block) (waits bool, err error) {
 	return false, nil
 }
 
-// wait marks the output of the stream as pending. c.mu must be held.
+// wait marks the stream as a stream with pending output. c.mu must be held.
 func (s *Stream) wait() {
 	s.pending.any = true
 	s.conn.enqueue(s)
@@ -259,16 +262,16 @@ func (s *Stream) Waits() bool {
 	return s.pending.any && !s.gone
 }
 
-// Dropped reports whether the stream ended while output was pending. The result is valid after Waits has returned
-// false, even if the owner's Failed method has not been called yet.
+// Dropped reports whether the stream ended while output, including END_STREAM, was pending. The result is valid after
+// Waits has returned false, even if [Owner].Failed was not called yet.
 func (s *Stream) Dropped() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	return s.dropped
 }
 
-// Cut is like Dropped but ignores a pending END_STREAM. It reports whether the stream ended before all
-// header blocks and all content were added to the output.
+// Cut is like Dropped, but ignores a pending END_STREAM. It reports whether the stream ended while a header block or
+// content was pending.
 func (s *Stream) Cut() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -289,8 +292,8 @@ func (s *Stream) Ended() bool {
 	return s.localEnded
 }
 
-// Reset sends RST_STREAM with the given code and discards pending output. It does nothing if the stream has
-// ended.
+// Reset sends RST_STREAM with the given code and discards the pending output of the stream. It does nothing if the
+// stream has ended.
 func (s *Stream) Reset(code Code) {
 	c := s.conn
 	c.mu.Lock()
@@ -309,8 +312,8 @@ func (c *Conn) reset(s *Stream, code Code) {
 	c.remove(s)
 }
 
-// endEarly records that frames of a stream may arrive after this side has closed it. The peer may already have sent
-// as much content as the window of the stream allows. c.mu must be held.
+// endEarly is called before this side closes a stream. If the peer has not sent END_STREAM, endEarly records that frames
+// of the stream may still arrive, with as much content as the window of the stream allows. c.mu must be held.
 func (c *Conn) endEarly(s *Stream) {
 	if !s.remoteEnded {
 		c.closedEarly = true
@@ -318,8 +321,8 @@ func (c *Conn) endEarly(s *Stream) {
 	}
 }
 
-// Credit adds n bytes to the window of the peer. due reports whether the caller must call Flush to send
-// WINDOW_UPDATE.
+// Credit allows the peer to send n more bytes on the stream. due reports whether a WINDOW_UPDATE frame was added to the
+// output, so that the caller must flush the connection.
 func (s *Stream) Credit(n int) (due bool) {
 	c := s.conn
 	c.mu.Lock()
@@ -338,7 +341,8 @@ func (s *Stream) Credit(n int) (due bool) {
 	return false
 }
 
-// take counts n bytes of received content. It returns s, or nil if the peer was not allowed to send the bytes.
+// take subtracts n bytes of received content, including padding, from the window. It returns s, or nil if the peer was
+// not allowed to send the bytes.
 func (s *Stream) take(n int) *Stream {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -381,15 +385,15 @@ func (s *Stream) failed(by *Conn, err error) {
 	}
 }
 
-// end marks the stream as gone. After END_STREAM was sent, dropped and cut stay false, although pending may still
-// contain the last frame. conn.mu must be held.
+// end marks the stream as gone and sets dropped and cut. If END_STREAM was added to the output, dropped and cut stay
+// false, because the caller of ended may not have cleared pending yet. conn.mu must be held.
 func (s *Stream) end() {
 	s.gone = true
 	s.dropped = s.pending.any && !s.localEnded
 	s.cut = s.dropped && s.pending.size() > 0
 }
 
-// remove removes a stream from the connection. c.mu must be held.
+// remove removes a stream from the connection. It does nothing if the stream was already removed. c.mu must be held.
 func (c *Conn) remove(s *Stream) {
 	if !s.gone {
 		s.end()

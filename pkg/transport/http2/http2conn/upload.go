@@ -8,17 +8,18 @@ type Request struct {
 	Upload Upload
 }
 
-// Upload describes the content of a request. If the server does not read the content of some streams, they can use
-// the whole window of the connection (RFC 9113 section 5.2.1), so that the content of all other streams has to wait.
-// For this reason, clients only share a connection for content that is short compared with the free window. The zero
-// value describes a request without content.
+// Upload describes the content of a request. If the server does not read the content of some streams, these streams can
+// use the whole window of the connection (RFC 9113 section 5.2.1). The content of all other streams then has to wait.
+// For this reason, content of different clients is sent on the same connection only if it is short compared with the
+// free window. The zero value describes a request without content.
 type Upload struct {
-	Client  uint64 // identifier of the client; not 0 if Length is not 0
+	Client  uint64 // identifies the client; not 0 if Length is not 0
 	Length  int64  // length of the content in bytes; -1 if it is not known
 	Sharing Sharing
 }
 
-// Sharing is the condition under which clients share a connection for content.
+// Sharing is the condition under which the content of a request is sent on a connection that sends content of another
+// client.
 type Sharing int
 
 // Values of Sharing.
@@ -28,19 +29,20 @@ const (
 	ShareAlways
 )
 
-// uploads describes the content that is sent on the connection of a client. It is guarded by Conn.mu.
+// uploads describes the request content that is sent on a connection to a server. An upload is exclusive if its content
+// is too long to share the connection. It is guarded by Conn.mu.
 type uploads struct {
-	client   uint64 // client of the last exclusive upload
-	running  int    // number of exclusive uploads that are not complete; all of them belong to client
-	reserved int    // number of bytes of short content that were not yet added to the output
+	client   uint64 // Upload.Client of the last exclusive upload
+	running  int    // number of incomplete exclusive uploads, which all belong to client
+	reserved int    // number of bytes of short content that were not added to the output yet
 	peak     int    // largest window of the connection, in bytes
 }
 
-// freeShare is the divisor of the largest window that is the minimum free window for the exclusive upload of another
-// client. Servers usually send WINDOW_UPDATE when half of the window is used.
+// An exclusive upload of another client can begin if at least peak/freeShare bytes of the window are free. The value
+// must be greater than 2, because servers usually send WINDOW_UPDATE only after half of the window is used.
 const freeShare = 4
 
-// admits reports whether u can be sent. window is the current window of the connection in bytes.
+// admits reports whether u can be sent on the connection. window is the window of the connection in bytes.
 func (a *uploads) admits(u Upload, window int) bool {
 	free := window - a.reserved
 	switch {
@@ -54,11 +56,11 @@ func (a *uploads) admits(u Upload, window int) bool {
 	return a.reserved == 0 && (u.Client == a.client || free >= a.peak/freeShare)
 }
 
-// short reports whether the content uses at most half of the free window. As a result, short content never uses
-// the whole window.
+// short reports whether the content uses at most half of the free window. Because of this limit, the window is never
+// exhausted by short content. free is the free window in bytes.
 func (u Upload) short(free int) bool { return u.Length >= 0 && u.Length <= int64(free/2) }
 
-// begin records that s sends u, which admits has accepted.
+// begin records that the content described by u will be sent on s. admits must have returned true for u.
 func (a *uploads) begin(s *Stream, u Upload, window int) {
 	switch {
 	case u.Length == 0 || u.Sharing != ShareIfShort:
@@ -72,14 +74,14 @@ func (a *uploads) begin(s *Stream, u Upload, window int) {
 	}
 }
 
-// sent records that n bytes of content were added to the output.
+// sent records that n bytes of the content of s were added to the output.
 func (a *uploads) sent(s *Stream, n int) {
 	n = min(n, s.reserved)
 	s.reserved -= n
 	a.reserved -= n
 }
 
-// end records that s sends no more content.
+// end records that no more content will be sent on s.
 func (a *uploads) end(s *Stream) {
 	a.sent(s, s.reserved)
 	if s.exclusive {

@@ -12,7 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// ring is a queue of streams whose windows allow them to send pending output.
+// ring is a FIFO queue of streams that have pending output and are not blocked by their own windows. The streams are
+// linked by Stream.next.
 type ring struct{ first, last *Stream }
 
 func (r *ring) empty() bool { return r.first == nil }
@@ -49,8 +50,8 @@ func (r *ring) pop() *Stream {
 	return s
 }
 
-// enqueue adds a stream to the ring if its window allows it to send pending output. It reports whether the stream
-// is in the ring. c.mu must be held.
+// enqueue adds a stream to the ring if the stream has pending output and its window is not exhausted. It reports
+// whether the stream is in the ring. c.mu must be held.
 func (c *Conn) enqueue(s *Stream) bool {
 	p := &s.pending
 	if s.gone || !p.any || len(p.data) > 0 && len(p.heads) == 0 && s.window <= 0 {
@@ -63,10 +64,10 @@ func (c *Conn) enqueue(s *Stream) bool {
 	return true
 }
 
-// fill moves pending output from the streams to the output of the connection, up to outLimit and the windows. It
-// adds one frame of each stream in turn, so that a large response does not delay small ones. Streams that wait only
-// for the window of the connection keep their order. fill returns the streams that have no pending output left.
-// c.mu must be held.
+// fill moves pending output from the streams to the output of the connection. It stops if the output is longer than
+// outLimit or the windows are exhausted. It adds one frame of each stream in turn, so that a large response does not
+// delay small responses. Streams that wait only for the window of the connection keep their order. fill returns the
+// streams that have no pending output left. c.mu must be held.
 func (c *Conn) fill() (drained []*Stream) {
 	var waiting ring // streams that wait only for the window of the connection
 	for !c.ring.empty() && len(c.out) < c.outLimit() {
@@ -91,8 +92,8 @@ func (c *Conn) fill() (drained []*Stream) {
 	return drained
 }
 
-// addPending moves pending output from a stream to the output of the connection, with at most one DATA frame. c.mu
-// must be held.
+// addPending moves header blocks, one DATA frame, and the trailer section if all content was moved, from a stream to
+// the output of the connection. c.mu must be held.
 func (c *Conn) addPending(s *Stream) {
 	p := &s.pending
 	if len(p.heads) > 0 {
@@ -108,7 +109,7 @@ func (c *Conn) addPending(s *Stream) {
 	}
 	if len(p.data) > 0 {
 		n := c.addFrame(s, p.data, p.end && p.tail == nil)
-		if s.gone { // the pending bytes were already released
+		if s.gone { // remove has already subtracted all pending bytes
 			return
 		}
 		c.hold(-n)
@@ -137,8 +138,9 @@ func (c *Conn) addPending(s *Stream) {
 	}
 }
 
-// addData adds content to the output up to outLimit and the windows. If all content was added and end is true, it
-// also adds END_STREAM. It returns the remaining content. c.mu must be held.
+// addData adds DATA frames with content from p to the output. It stops if the output is longer than outLimit or a
+// window is exhausted. If it adds all of p and end is true, it also adds END_STREAM. It returns the remaining content.
+// c.mu must be held.
 func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
 	for len(p) > 0 && len(c.out) < c.outLimit() {
 		n := c.addFrame(s, p, end)
@@ -155,9 +157,8 @@ func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
 	return p
 }
 
-// addFrame adds one DATA frame with content from p to the output. It returns the number of bytes added,
-// which is 0 if a window is closed. The frame has END_STREAM if end is true and it contains all of p.
-// c.mu must be held.
+// addFrame adds one DATA frame with content from p to the output. It returns the number of content bytes, which is 0
+// if a window is exhausted. The frame has END_STREAM if end is true and the frame contains all of p. c.mu must be held.
 func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 	n := min(len(p), maxFrameSize, c.outLimit(), s.window, c.window)
 	if n <= 0 {
@@ -179,8 +180,9 @@ func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 	return n
 }
 
-// ended records that END_STREAM was added to the output of a stream. A server does not wait for the rest of a
-// request after its response is complete (RFC 9113 section 8.1). c.mu must be held.
+// ended records that END_STREAM was added to the output of a stream, and removes the stream if both sides have ended.
+// A server also resets the stream with NO_ERROR if the request is incomplete, because the response no longer depends on
+// the rest of the request (RFC 9113 section 8.1). c.mu must be held.
 func (c *Conn) ended(s *Stream) {
 	s.localEnded = true
 	c.uploads.end(s)
@@ -196,9 +198,8 @@ func (c *Conn) ended(s *Stream) {
 	}
 }
 
-// notifyDrained notifies owners that their streams have no pending output. by is c in the reader goroutine
-// of c, and nil in any other goroutine. c.mu must not be held, because owners send while they hold
-// their own locks.
+// notifyDrained calls Drained for the owners of the given streams. by is c if the caller is the reader goroutine of c,
+// and otherwise nil. c.mu must not be held, because owners hold their own locks when they call methods that lock c.mu.
 func (c *Conn) notifyDrained(by *Conn, drained []*Stream) {
 	for _, s := range drained {
 		s.events.Lock()
@@ -217,9 +218,9 @@ func (c *Conn) allocateOut() {
 	}
 }
 
-// outLimit returns the length of the output, in bytes, at which further content stays pending on its stream. It
-// also limits the length of a DATA frame. If memory is scarce, the limit is less than half of the buffer size, so that
-// the output and the last frame, which may exceed the limit, fit into one buffer.
+// outLimit returns the length of the output, in bytes, from which additional content stays pending on its stream. It
+// also limits the length of a DATA frame. If memory is scarce, the limit is less than half of the buffer size. The
+// last frame may exceed the limit, but the whole output then still fits into one buffer.
 func (c *Conn) outLimit() int {
 	size := c.config.Memory.BufferSize(outSize)
 	if size < outSize {
@@ -249,7 +250,7 @@ func (c *Conn) growOut(n int) {
 		large = c.config.Buffers.Get(size)
 		out = (*large)[:0]
 	} else {
-		out = make([]byte, 0, need) // for a long header block, with exactly the required size
+		out = make([]byte, 0, need) // not pooled, because only a long header block needs this size
 		c.longOut = c.config.Memory.Set(c.longOut, need)
 	}
 	out = append(out, c.out...)
@@ -257,9 +258,9 @@ func (c *Conn) growOut(n int) {
 	c.out, c.outOf = out, large
 }
 
-// Flush writes the output without waiting for the peer to read it. It does nothing if another goroutine
-// is writing. If yield is true, other goroutines run first, because goroutines of other streams are
-// often ready to add output. A system call costs more than all other work for a small request.
+// Flush writes the output without waiting until the peer reads it. It does nothing if another goroutine is writing. If
+// yield is true, Flush first lets other goroutines run, because they often add output of other streams. One system
+// call then writes the output of several requests. A system call costs more than all other work for a small request.
 func (c *Conn) Flush(yield bool) {
 	c.mu.Lock()
 	if c.flushing || len(c.out) == 0 && c.ring.empty() {
@@ -267,7 +268,7 @@ func (c *Conn) Flush(yield bool) {
 		return
 	}
 	c.flushing = true
-	yield = yield && len(c.streams) > 1 && len(c.out) < outSize // otherwise no other goroutine adds output
+	yield = yield && len(c.streams) > 1 && len(c.out) < outSize // no output can be added if the buffer is full
 	c.mu.Unlock()
 	if yield {
 		runtime.Gosched()
@@ -285,7 +286,7 @@ func (c *Conn) writeOut() {
 		}
 		err := c.link.WaitWrite(c.writing) // sets c.writeErr
 		err = cmp.Or(err, c.writeErr)
-		if err == nil && c.wouldBlock { // the caller may be the reader goroutine of another connection
+		if err == nil && c.wouldBlock { // the caller must not block, because it may be a reader goroutine
 			go c.writeSlowly(of)
 			return
 		}
@@ -296,8 +297,8 @@ func (c *Conn) writeOut() {
 	}
 }
 
-// takeOut moves the output to c.left and returns the pooled buffer of the output, or nil if it is not pooled. If
-// there is nothing to write, some is false and takeOut resets c.flushing.
+// takeOut moves the output to c.left and returns the pooled buffer of the output, or nil if the output is not in a
+// pooled buffer. If there is nothing to write, some is false and takeOut resets c.flushing.
 func (c *Conn) takeOut() (of *[]byte, some bool) {
 	c.mu.Lock()
 	drained := c.fill()
@@ -325,8 +326,8 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 	return of, true
 }
 
-// cannotWrite handles a write error. If the user container closed the connection, reading continues, because unread
-// data such as a response may be in the receive buffer.
+// cannotWrite handles a write error, which ends the connection. However, if the user container closed the connection,
+// reading continues, because the receive buffer of the socket may contain a response.
 func (c *Conn) cannotWrite(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && c.Err() == nil {
 		c.Hit(bound.SendTimeout)
@@ -346,7 +347,7 @@ func (c *Conn) cannotWrite(err error) {
 // writeSlowly waits until the socket accepts the remaining output, and then continues with writeOut.
 func (c *Conn) writeSlowly(of *[]byte) {
 	c.limitWrite()
-	unread := cap(c.left) + c.outLimit() // the output, and the bytes that can be added in the meantime
+	unread := cap(c.left) + c.outLimit() // the output, and the bytes that can be added to c.out in the meantime
 	if c.link.Secure() {
 		unread += min(2*cap(c.left), netconn.MaxUnsent)
 	}
@@ -371,13 +372,15 @@ func (c *Conn) limitWrite() {
 	}
 }
 
-// tryWrite is called by RawConn.Write. It returns true, so that RawConn.Write does not wait.
+// tryWrite writes as much of c.left as the socket accepts. It is called by RawConn.Write and always returns true, so
+// that RawConn.Write does not wait.
 func (c *Conn) tryWrite(fd uintptr) (done bool) {
 	c.wouldBlock = !c.writeSome(fd)
 	return true
 }
 
-// tryWriteAll is called by RawConn.Write each time the socket may accept more output.
+// tryWriteAll writes c.left. RawConn.Write calls tryWriteAll each time the socket is writable, until done is true. Each
+// call that writes bytes extends the write deadline.
 func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 	before := len(c.left)
 	done = c.writeSome(fd)
@@ -387,7 +390,8 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 	return done
 }
 
-// writeSome writes as much as the socket accepts. done reports whether all output was written or the write failed.
+// writeSome writes as much of c.left as the socket accepts. done reports whether all of c.left was written or the write
+// failed, and c.writeErr is then set.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
 	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
 	if c.left = left; errors.Is(err, netconn.ErrAgain) {
