@@ -246,7 +246,14 @@ func printLine(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, message.Printable(fmt.Sprintf(format, args...)))
 }
 
-func objectName(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
+// objectName returns the kind and name of an object. If both are unknown, it returns the number of the
+// document.
+func objectName(r *manifest.Result) string {
+	if name := r.Object(); name != "" || r.Document == 0 {
+		return cmp.Or(name, "document")
+	}
+	return fmt.Sprintf("document %d", r.Document)
+}
 
 // describeVerdict returns the verdict for an object, for example "skipped (no-port): ...".
 func describeVerdict(r *manifest.Result) string {

@@ -67,7 +67,7 @@ type reading struct {
 	fields   []*field          // fields that have an effect
 	values   map[string]string // environment
 	ownFiles bool              // the environment belongs to this process, so that the files that it names can be checked
-	problems []string
+	problems Errors
 }
 
 // newReading returns a reading with the defaults.
@@ -103,7 +103,7 @@ func (in *reading) finish() (*Config, error) {
 	in.c.derive()
 	in.validate()
 	if len(in.problems) > 0 {
-		return nil, errors.New(strings.Join(in.problems, "\n"))
+		return nil, in.problems
 	}
 	return in.c, nil
 }
@@ -112,8 +112,28 @@ func (in *reading) warn(format string, args ...any) {
 	in.c.warnings = append(in.c.warnings, fmt.Sprintf(format, args...))
 }
 
-func (in *reading) problem(format string, args ...any) {
-	in.problems = append(in.problems, fmt.Sprintf(format, args...))
+func (in *reading) problem(name, format string, args ...any) {
+	in.problems = append(in.problems, Error{name, fmt.Sprintf(format, args...)})
+}
+
+// An Error is an error in the value of a variable.
+type Error struct {
+	Variable string
+	Problem  string // the quoted value and the values that are allowed
+}
+
+func (e Error) Error() string { return e.Variable + ": " + e.Problem }
+
+// Errors contains at least one error. [Load] and [Read] return Errors for values that are not allowed.
+type Errors []Error
+
+// Error returns one line for each error.
+func (all Errors) Error() string {
+	lines := make([]string, len(all))
+	for i, e := range all {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
 }
 
 // A section is a group of settings.
@@ -128,9 +148,9 @@ type field struct {
 	config   *Config
 	name     string
 	tag      reflect.StructTag
-	soft     bool     // an invalid value is replaced with the default (docs/promises.md 3.9)
-	set      bool     // the environment contains the variable, and it is not empty
-	problems []string // errors about an invalid value
+	soft     bool   // an invalid value is replaced with the default (docs/promises.md 3.9)
+	set      bool   // the environment contains the variable, and it is not empty
+	problems Errors // errors about an invalid value
 	warnings []string
 }
 
@@ -157,12 +177,12 @@ func (f *field) decode(name, text string) {
 		f.at().from = name
 	case errors.As(err, &several):
 		for _, err := range several.Unwrap() {
-			f.problems = append(f.problems, name+": "+err.Error())
+			f.problems = append(f.problems, Error{name, err.Error()})
 		}
 	case f.soft:
 		f.warn("%s: %s: must be %s; using the default", name, f.quote(text), f.allowed())
 	default:
-		f.problems = []string{name + ": " + f.quote(text) + ": must be " + f.allowed()}
+		f.problems = Errors{{name, f.quote(text) + ": must be " + f.allowed()}}
 	}
 }
 

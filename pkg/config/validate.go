@@ -163,7 +163,7 @@ func (in *reading) validatePorts() {
 			if this.unset() && !that.unset() {
 				this, that = that, this // report the variable that is set
 			}
-			in.problem("%s: %s: must be different from %s", this.Name(), quote(this.String()), that.Name())
+			in.problem(this.Name(), "%s: must be different from %s", quote(this.String()), that.Name())
 		}
 		seen = append(seen, p)
 		if c.MergePort.V == p.V && p != &c.UserPort {
@@ -186,7 +186,7 @@ func (in *reading) validateConcurrency() {
 	case c.ConcurrencyMode.V != AdaptiveConcurrency:
 		in.warn("%s: ignored because %s is %s", minimum.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
 	case minimum.V > c.Ceiling():
-		in.problem("%s: %s: must be at most %s, which is %d", minimum.Name(), quote(minimum.String()), maximum.Name(), c.Ceiling())
+		in.problem(minimum.Name(), "%s: must be at most %s, which is %d", quote(minimum.String()), maximum.Name(), c.Ceiling())
 	}
 }
 
@@ -194,7 +194,7 @@ func (in *reading) validateTLS() {
 	c := in.c
 	minimum, maximum := &c.TLSMinVersion, &c.TLSMaxVersion
 	if !minimum.bad() && maximum.V != 0 && maximum.V < minimum.V {
-		in.problem("%s: %s: must be at least %s, which is %s", maximum.Name(), quote(maximum.String()), minimum.Name(), minimum)
+		in.problem(maximum.Name(), "%s: must be at least %s, which is %s", quote(maximum.String()), minimum.Name(), minimum)
 	}
 	if in.ownFiles {
 		in.warnNoCertificate()
@@ -251,7 +251,7 @@ func (in *reading) validateDrain() {
 		return
 	}
 	if c.DrainMin.V > deadline.V {
-		in.problem("%s: %s: must be at most %s, which is %v", c.DrainMin.Name(), quote(c.DrainMin.V.String()), deadline.Name(), deadline.V)
+		in.problem(c.DrainMin.Name(), "%s: must be at most %s, which is %v", quote(c.DrainMin.V.String()), deadline.Name(), deadline.V)
 	}
 	if half := deadline.V / 2; quiet.V > half {
 		in.warn("%s: %s: must be at most half of %s; using %v", quiet.Name(), quote(quiet.V.String()), deadline.Name(), half)

@@ -21,7 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	kjson "sigs.k8s.io/json"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -365,7 +364,7 @@ func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
 		return nil, fmt.Errorf("labels, annotations, ports, probes and hooks: %d bytes exceed the limit of %d", n, maxDecodedBytes)
 	}
 	t := new(corev1.PodTemplateSpec)
-	return t, kjson.UnmarshalCaseSensitivePreserveInts(encode(read), t)
+	return t, decodeInto(read, t)
 }
 
 // maxDecodedBytes is the maximum total length in bytes of the decoded strings. It is bounded

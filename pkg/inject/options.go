@@ -156,14 +156,16 @@ func allOptions() []Option {
 // nil map is valid and contains no options.
 type Options map[string]string
 
-// Set sets an option. The error for an unknown name can contain a suggestion.
+// Set sets an option. The error for an invalid value contains the value, but not the name of the option,
+// because the user knows it as a flag or a variable. The error for an unknown name can contain a
+// suggestion.
 func (o Options) Set(name, text string) error {
 	option, ok := find(name)
 	if !ok {
 		return unknown("option", name, optionNames())
 	}
 	if err := option.validate(text); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return err
 	}
 	o[name] = text
 	return nil
@@ -278,7 +280,7 @@ func parseLock(text string) (map[string]bool, error) {
 				all[o.Name] = all[o.Name] || strings.HasSuffix(o.Name, "-request") || strings.HasSuffix(o.Name, "-limit")
 			}
 		case name == injectOption:
-			return nil, fmt.Errorf("%s: cannot be locked: the API server does not call the webhook for pods with the value false", injectOption)
+			return nil, fmt.Errorf("the option %s cannot be locked, because the API server does not call the webhook for pods with the value false", injectOption)
 		case !known || option.operator:
 			return nil, unknown("option", name, append(optionNames(), "ports", "resources"))
 		default:
@@ -311,6 +313,9 @@ func (o Option) validate(text string) error {
 		// The variable is validated without the other options. Conflicts between options are
 		// reported after all options are known.
 		_, err := config.Read([]config.EnvVar{longDeadline(), {Name: o.variable, Value: text}})
+		if all, is := errors.AsType[config.Errors](err); is {
+			return errors.New(all[0].Problem)
+		}
 		return err
 	}
 	return nil
@@ -350,11 +355,11 @@ func settings(text string) ([]config.EnvVar, error) {
 		option, isTaken := taken[name]
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("%q: want NAME=value", line)
+			return nil, fmt.Errorf("%q: must have the form NAME=value", line)
 		case isTaken && option == "":
-			return nil, fmt.Errorf("%s: cannot be set by the user: the injector sets it", name)
+			return nil, fmt.Errorf("the injector sets %s; remove the line", name)
 		case isTaken:
-			return nil, fmt.Errorf("%s: use the option %s", name, option)
+			return nil, fmt.Errorf("%s is set with the option %s", name, option)
 		case !known[name]:
 			return nil, unknown("setting", name, slices.Collect(maps.Keys(known)))
 		}
@@ -411,14 +416,14 @@ func called(in func(Option) string) []string {
 
 func isBoolean(text string) error {
 	if _, err := strconv.ParseBool(text); err != nil {
-		return fmt.Errorf("%q: want true or false", text)
+		return fmt.Errorf("%q: must be true or false", text)
 	}
 	return nil
 }
 
 func isPort(text string) error {
 	if n, err := strconv.Atoi(text); err != nil || n < 1 || n > 65535 {
-		return fmt.Errorf("%q: want a port in 1..65535", text)
+		return fmt.Errorf("%q: must be a port from 1 to 65535", text)
 	}
 	return nil
 }
@@ -426,7 +431,7 @@ func isPort(text string) error {
 func isOneOf(words ...string) func(string) error {
 	return func(text string) error {
 		if !slices.Contains(words, text) {
-			return fmt.Errorf("%q: want one of %s", text, strings.Join(words, ", "))
+			return fmt.Errorf("%q: must be one of %s", text, strings.Join(words, ", "))
 		}
 		return nil
 	}
@@ -448,7 +453,7 @@ var imageReference = regexp.MustCompile(`^(?:` + imageDomain + `/)?` + imageComp
 func isImage(text string) error {
 	const longest = 1024 // bytes; the name has at most 255, a tag 128
 	if len(text) > longest || !imageReference.MatchString(text) {
-		return fmt.Errorf("%q is not the name of an image, such as registry.example/queue-proxy:1", message.Truncate(text, 100))
+		return fmt.Errorf("%q: must be the name of an image, such as registry.example/queue-proxy:1", message.Truncate(text, 100))
 	}
 	return nil
 }
@@ -459,7 +464,7 @@ func isQuantity(text string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%.64q: want a quantity such as 25m or 32Mi", text)
+	return fmt.Errorf("%.64q: must be a quantity such as 25m or 32Mi", text)
 }
 
 // isShortQuantity checks the length before the quantity is parsed, because parsing an exponent of
@@ -476,7 +481,7 @@ func isShortQuantity(text string) error {
 func isPercentage(text string) error {
 	p, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(p > 0 && p <= 100) {
-		return fmt.Errorf("%q: the value must be greater than 0 and at most 100", text)
+		return fmt.Errorf("%q: must be a number greater than 0 and at most 100", text)
 	}
 	return nil
 }

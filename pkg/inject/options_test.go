@@ -71,18 +71,18 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"concurency", "1", `unknown option "concurency": did you mean "concurrency"?`},
 		{"xyzzy-plugh-what", "1", `unknown option "xyzzy-plugh-what"`},
-		{"concurrency", "-1", `concurrency: CONTAINER_CONCURRENCY: "-1": must be an integer from 0 to 1000000`},
-		{"mode", "ambient", `mode: "ambient": want one of sidecar, native`},
-		{"inject", "perhaps", `inject: "perhaps": want true or false`},
-		{"admin-port", "0", `admin-port: "0": want a port in 1..65535`},
-		{"cpu-limit", "much", `cpu-limit: "much": want a quantity such as 25m or 32Mi`},
-		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": want a quantity such as 25m or 32Mi`}, // would take seconds to parse
-		{"resource-percentage", "101", `resource-percentage: "101": the value must be greater than 0 and at most 100`},
-		{"settings", "USER_PORT=1", `settings: USER_PORT: use the option port`},
-		{"settings", "QUEUE_DEPTH=1", `settings: QUEUE_DEPTH: use the option queue-depth`},
-		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: cannot be set by the user: the injector sets it`},
-		{"settings", "CONNECT_RETRI=1s", `settings: unknown setting "CONNECT_RETRI": did you mean "CONNECT_RETRY"?`},
-		{"settings", "what", `settings: "what": want NAME=value`},
+		{"concurrency", "-1", `"-1": must be an integer from 0 to 1000000`},
+		{"mode", "ambient", `"ambient": must be one of sidecar, native`},
+		{"inject", "perhaps", `"perhaps": must be true or false`},
+		{"admin-port", "0", `"0": must be a port from 1 to 65535`},
+		{"cpu-limit", "much", `"much": must be a quantity such as 25m or 32Mi`},
+		{"cpu-limit", "1e33133111", `"1e33133111": must be a quantity such as 25m or 32Mi`}, // would take seconds to parse
+		{"resource-percentage", "101", `"101": must be a number greater than 0 and at most 100`},
+		{"settings", "USER_PORT=1", `USER_PORT is set with the option port`},
+		{"settings", "QUEUE_DEPTH=1", `QUEUE_DEPTH is set with the option queue-depth`},
+		{"settings", "ON_KNATIVE=true", `the injector sets ON_KNATIVE; remove the line`},
+		{"settings", "CONNECT_RETRI=1s", `unknown setting "CONNECT_RETRI": did you mean "CONNECT_RETRY"?`},
+		{"settings", "what", `"what": must have the form NAME=value`},
 	} {
 		err := Options{}.Set(c.name, c.value)
 		if err == nil || err.Error() != c.want {

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	kjson "sigs.k8s.io/json"
 )
 
 // Pods describes the pods of one workload, for objects that select them by label.
@@ -115,7 +114,7 @@ type Service struct {
 // or has no selector.
 func ReadService(service any) (_ *Service, ok bool) {
 	s := new(corev1.Service)
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), s); err != nil || len(s.Spec.Selector) == 0 {
+	if err := decodeInto(service, s); err != nil || len(s.Spec.Selector) == 0 {
 		return nil, false
 	}
 	read := &Service{namespace: s.Namespace, selector: labels.SelectorFromSet(s.Spec.Selector)}
@@ -193,7 +192,7 @@ func targetOf(p corev1.ServicePort) intstr.IntOrString {
 func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []bool) {
 	selects = make([]bool, len(all))
 	s := new(corev1.Service)
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), s); err != nil {
+	if err := decodeInto(service, s); err != nil {
 		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("invalid Service: %v", err)}, selects
 	}
 	var selected []Pods
@@ -300,7 +299,7 @@ func UninjectService(service any) Outcome {
 // policy, because the user decides which connections are permitted.
 func WatchPolicy(policy any, all []Pods) Outcome {
 	p := new(networkingv1.NetworkPolicy)
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(policy), p); err != nil {
+	if err := decodeInto(policy, p); err != nil {
 		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("invalid NetworkPolicy: %v", err)}
 	}
 	out := Outcome{Verdict: Skipped, Reason: NoPods, Text: "NetworkPolicy does not create pods"}

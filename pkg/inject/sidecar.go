@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,7 +49,7 @@ func (in *injection) computeSettings() error {
 	}
 	c, err := config.Read(requested)
 	if err != nil {
-		return badSettings(err)
+		return in.badSettings(err)
 	}
 	in.out.Warnings = append(in.out.Warnings, c.Warnings()...)
 	in.sidecarSettings.environ = config.Environ(c)
@@ -99,7 +100,7 @@ func (in *injection) planShutdown(requested []config.EnvVar) ([]config.EnvVar, e
 	if in.options.get(timeoutOption) != "" || in.options.get(drainMinOption) != "" {
 		var err error
 		if clocks, err = config.Read(append(slices.Clone(requested), longDeadline())); err != nil {
-			return nil, badSettings(err)
+			return nil, in.badSettings(err)
 		}
 	}
 	s := &in.sidecarSettings
@@ -156,14 +157,21 @@ func secondsOf(n int64) time.Duration {
 // ceilSeconds returns a duration in seconds, rounded up.
 func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// badSettings converts an error of config. It replaces the names of variables with the names of
-// their options.
-func badSettings(err error) error {
+// badSettings converts an error of config. It replaces each variable that an option sets with the
+// annotation or the option.
+func (in *injection) badSettings(err error) error {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	for _, option := range table {
-		if option.variable != "" && strings.Contains(text, option.variable+": ") {
-			text = strings.ReplaceAll(text, option.variable+": ", "option "+option.Name+": ")
+		if option.variable == "" {
+			continue
 		}
+		name := "option " + option.Name
+		for _, key := range slices.Backward(option.Annotations()) {
+			if in.meta.Annotations[key] != "" {
+				name = "annotation " + key
+			}
+		}
+		text = regexp.MustCompile(`\b`+option.variable+`\b`).ReplaceAllString(text, name)
 	}
 	return refuse(BadOption, "%s", text)
 }

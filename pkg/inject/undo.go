@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	kjson "sigs.k8s.io/json"
 )
 
 // A status annotation contains the changes that revert an injection. Anyone who can write a
@@ -142,7 +141,7 @@ func wasPause(_, was any) error {
 
 func wasProbeMoved(_, was any) error {
 	p := new(corev1.Probe)
-	err := kjson.UnmarshalCaseSensitivePreserveInts(encode(was), p)
+	err := decodeInto(was, p)
 	if _, ok := was.(map[string]any); !ok || err != nil || !canMove(p) || handlers(p) != 1 {
 		return errors.New("want an HTTP, TCP or gRPC probe")
 	}

@@ -33,7 +33,7 @@ var ErrUsage = errors.New("invalid command line")
 func Execute(ctx context.Context, root *cobra.Command, version string, args []string) error {
 	root.Version = version
 	root.SilenceErrors, root.SilenceUsage, root.DisableAutoGenTag = true, true, true
-	root.SetFlagErrorFunc(suggestFlag)
+	root.SetFlagErrorFunc(describeFlagError)
 	root.SetUsageFunc(usageWithGroups(root.UsageFunc()))
 	root.Args = noUnknownCommand
 	if root.RunE == nil { // cobra checks the arguments only if the command can run
@@ -194,30 +194,49 @@ func NoArguments(hint string) cobra.PositionalArgs {
 	}
 }
 
-// suggestFlag adds the name of a similar flag to an error about an unknown flag, for example about a flag with a single
-// dash. It returns other errors unchanged.
-func suggestFlag(cmd *cobra.Command, err error) error {
+// describeFlagError returns an error for an invalid flag in the form of all programs. An error about an unknown
+// flag, for example about a flag with a single dash, contains the name of a similar flag. An error about a value
+// contains the flag, the value and the allowed values.
+func describeFlagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
+	var noValue *pflag.ValueRequiredError
 	word := ""
 	switch {
-	case errors.As(err, &unknown) && len(unknown.GetSpecifiedShortnames()) > 1:
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
 		word = "-" + unknown.GetSpecifiedShortnames()
-	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
+	case errors.As(err, &unknown):
 		word = "--" + unknown.GetSpecifiedName()
-	case errors.As(err, &invalid) && invalid.GetFlag().Shorthand != "": // -output-dir is -o with the value utput-dir
-		name, _, _ := strings.Cut(invalid.GetFlag().Shorthand+invalid.GetValue(), "=")
-		if cmd.Flags().Lookup(name) != nil {
-			word = "-" + name
+	case errors.As(err, &noValue):
+		return fmt.Errorf("--%s: a value is required", noValue.GetFlag().Name)
+	case errors.As(err, &invalid):
+		if invalid.GetFlag().Shorthand != "" { // -output-dir is -o with the value utput-dir
+			name, _, _ := strings.Cut(invalid.GetFlag().Shorthand+invalid.GetValue(), "=")
+			if cmd.Flags().Lookup(name) != nil {
+				word = "-" + name
+			}
 		}
-	}
-	if word == "" {
+		if word == "" {
+			return describeValueError(invalid)
+		}
+	default:
 		return err
 	}
 	word, _, _ = strings.Cut(word, "=")
 	var known []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
 	return message.UnknownWord("flag", word, known)
+}
+
+// describeValueError returns an error for the invalid value of a flag. The errors of package pflag contain the
+// names of Go functions.
+func describeValueError(invalid *pflag.InvalidValueError) error {
+	f := invalid.GetFlag()
+	allowed := map[string]string{"bool": "true or false", "duration": "a duration such as 30s or 1m", "int": "an integer"}[f.Value.Type()]
+	if allowed == "" {
+		return fmt.Errorf("--%s: %w", f.Name, invalid.Unwrap())
+	}
+	return fmt.Errorf("--%s: %q: must be %s", f.Name, invalid.GetValue(), allowed)
 }
 
 // maxWordsInType is the maximum number of words that a help text shows as the type of a value.
@@ -242,7 +261,7 @@ func (c choice) Type() string {
 
 func (c choice) Set(word string) error {
 	if !slices.Contains(c.words, word) {
-		return fmt.Errorf("must be one of %s", strings.Join(c.words, ", "))
+		return fmt.Errorf("%q: must be one of %s", word, strings.Join(c.words, ", "))
 	}
 	*c.value = word
 	return nil

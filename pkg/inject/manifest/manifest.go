@@ -19,8 +19,6 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
-	"sort"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,6 +40,7 @@ type File struct {
 // one document at a time.
 type document struct {
 	file  string     // name of the file
+	order int        // number of the document in the file, counted from 1; 0 if the file has one document
 	line  int        // first line in the file, counted from 1
 	text  []byte     // current content
 	node  *yaml.Node // nil except while the document is decoded; an edit of the document changes the nodes
@@ -72,6 +71,10 @@ type Result struct {
 	inject.Outcome
 	Rejected bool     `json:"rejected,omitempty"` // the API server would reject the pods because of a quota in the input
 	Advice   []string `json:"advice,omitempty"`   // a sentence for each common mistake in the probes; only set by [Inject]
+
+	// Document is the number of the object's document in the file, counted from 1. It is 0 if the file
+	// has one document.
+	Document int `json:"-"`
 
 	// SameErrors is the number of further objects of the document with the error of this object. In
 	// the results of these objects, HasSameError is set.
@@ -117,10 +120,16 @@ func Parse(name string, text []byte) *File {
 		return f
 	}
 	line := 1
-	for _, chunk := range split(text) {
+	chunks := split(text)
+	for i, chunk := range chunks {
 		documents := splitList(name, line, chunk)
 		if documents == nil {
 			documents = []*document{{file: name, line: line, text: chunk}}
+		}
+		for _, d := range documents {
+			if len(chunks) > 1 {
+				d.order = i + 1
+			}
 		}
 		f.documents = append(f.documents, documents...)
 		line += bytes.Count(chunk, []byte("\n"))
@@ -294,7 +303,7 @@ func parse(text []byte) (*yaml.Node, error) {
 		return nil, err
 	}
 	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, errors.New("content after the end of the document without a --- line")
+		return nil, errNoMark
 	}
 	return doc.Content[0], nil
 }
@@ -352,7 +361,8 @@ func (f *File) JSON() ([]byte, error) {
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w; with --output=yaml, the document is written unchanged", f.Name, d.line, err)
+			line, text := d.position(err)
+			return nil, fmt.Errorf("%s:%d: %s; with --output=yaml, the document is written unchanged", f.Name, line, text)
 		}
 		if value != nil {
 			b.Write(append(jsonText(expand(root), jsonStyle{indent: "  "}), '\n'))
@@ -479,10 +489,10 @@ func (d *document) list(read func(r *Result, object map[string]any)) {
 		if d.other {
 			out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text}}
 		}
-		d.results = []*Result{{File: d.file, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out}}
+		d.results = []*Result{{File: d.file, Line: line, Document: d.order, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out}}
 	case d.value != nil:
 		d.objects(func(n *yaml.Node, object map[string]any, path string) {
-			r := &Result{File: d.file, Line: d.line + target(n).Line - 1, from: d, path: path}
+			r := &Result{File: d.file, Line: d.line + target(n).Line - 1, Document: d.order, from: d, path: path}
 			d.results = append(d.results, r)
 			if inject.Text(object, "kind") == "" {
 				r.Outcome = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "not a Kubernetes object"}
@@ -640,68 +650,6 @@ func (d *document) identity() (kind, namespace, name string) {
 	object, _, _ := readLeniently(d.node, true)
 	metadata := inject.At(object, "metadata")
 	return inject.Text(object, "kind"), inject.Text(metadata, "namespace"), inject.Text(metadata, "name")
-}
-
-// position returns the line in the file and the text of an error. The line numbers in parser
-// errors are relative to the document.
-func (d *document) position(err error) (line int, text string) {
-	const mark = "line "
-	text = strings.TrimPrefix(err.Error(), "yaml: ")
-	at, rest, _ := strings.Cut(text, ": ")
-	n, invalid := strconv.Atoi(strings.TrimPrefix(at, mark))
-	if invalid != nil {
-		return d.line, text
-	}
-	// The library has no types for these errors. The second error can have another cause.
-	tab := 0
-	if strings.HasPrefix(rest, "did not find expected") {
-		n = d.lineOf(err, n)
-	}
-	if strings.Contains(rest, "tab character") {
-		tab = d.tabIn(n-1, n+1)
-	} else if strings.Contains(rest, "cannot start any token") {
-		tab = d.tabIn(n, n)
-	}
-	if tab > 0 {
-		return d.line + tab - 1, "the line is indented with a tab, but YAML requires spaces; replace the tabs with spaces"
-	}
-	return d.line + n - 1, rest
-}
-
-// maxSearched is the maximum length in bytes of a document in which lineOf searches.
-const maxSearched = 64 << 10
-
-// lineOf returns the line number in a parser error, or n if the document is long. The library
-// returns the line before the list or the map that contains the error. All lines up to the line of
-// the error are sufficient to cause it.
-func (d *document) lineOf(err error, n int) int {
-	if len(d.text) > maxSearched {
-		return n
-	}
-	lines := linesOf(d.text)
-	return 1 + sort.Search(len(lines)-1, func(i int) bool {
-		_, found := parse([]byte(strings.Join(lines[:i+1], "")))
-		return found != nil && found.Error() == err.Error()
-	})
-}
-
-// tabIn returns the number of the first line between first and last that is indented with a tab. If
-// there is no such line, it returns 0.
-func (d *document) tabIn(first, last int) int {
-	i := 0
-	for line := range bytes.Lines(d.text) {
-		if i++; i < first {
-			continue
-		}
-		if i > last {
-			break
-		}
-		indentation := line[:len(line)-len(bytes.TrimLeft(line, " \t-"))]
-		if bytes.ContainsRune(indentation, '\t') && !isBlank(line) {
-			return i
-		}
-	}
-	return 0
 }
 
 // objects calls the function each for the value of the decoded document. If the value is a List, it calls

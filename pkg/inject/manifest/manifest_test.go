@@ -457,9 +457,9 @@ func TestErrorInObjectWithoutPodsIsIgnored(t *testing.T) {
 func TestJSONContainsRepeatedKeysOfOtherObjects(t *testing.T) {
 	for text, want := range map[string]string{
 		"kind: ConfigMap\ndata: {a: x, a: z}\n":         "{\n  \"kind\": \"ConfigMap\",\n  \"data\": {\n    \"a\": \"x\",\n    \"a\": \"z\"\n  }\n}\n",
-		"kind: Rule\nspec: {a: .inf}\n":                 "f:1: line 2: number .inf is not supported by JSON; with --output=yaml, the document is written unchanged",
-		"kind: Rule\nspec: {a: x, a: .inf}\n":           `f:1: line 2: the key "a" is repeated; with --output=yaml, the document is written unchanged`,
-		"apiVersion: v1\nkind: Pod\nspec: {a: x, a: z}": `f:1: line 3: the key "a" is repeated; with --output=yaml, the document is written unchanged`,
+		"kind: Rule\nspec: {a: .inf}\n":                 "f:2: number .inf is not supported by JSON; with --output=yaml, the document is written unchanged",
+		"kind: Rule\nspec: {a: x, a: .inf}\n":           `f:2: the key "a" is repeated; with --output=yaml, the document is written unchanged`,
+		"apiVersion: v1\nkind: Pod\nspec: {a: x, a: z}": `f:3: the key "a" is repeated; with --output=yaml, the document is written unchanged`,
 	} {
 		got, err := Parse("f", []byte(text)).JSON()
 		if err != nil {
@@ -530,9 +530,9 @@ func TestUnreadableFileErrorStatesItsFormat(t *testing.T) {
 		"UTF-32 with big-endian bytes":     {string(big32), "UTF-32 -t"},
 		"a key after a tab":                {strings.Replace(pod, "metadata: {name: web}", "metadata:\n\tname: web", 1), "replace the tabs"},
 		"a tab on a line after spaces":     {strings.Replace(pod, "metadata: {name: web}", "metadata:\n  name: web\n\tlabels: {a: b}", 1), "replace the tabs"},
-		"a tab in a value and a bad token": {strings.Replace(pod, "metadata: {name: web}", "a: |\n  x\n  \ty\nmetadata: @", 1), "cannot start any token"},
+		"a tab in a value and a bad token": {strings.Replace(pod, "metadata: {name: web}", "a: |\n  x\n  \ty\nmetadata: @", 1), "reserved character"},
 		"a Helm template":                  {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: {{ .Release.Name }}\nspec:\n  {{- toYaml .Values.spec | nindent 2 }}\n", "helm template"},
-		"a program with such bytes":        {"\x7fELF\x02\x00{{ x }}\x00", "control characters"},
+		"a program with such bytes":        {"\x7fELF\x02\x00{{ x }}\x00", "control character"},
 		"an expression as a value":         {strings.Replace(pod, "name: web}\n", "name: {{ .Values.name }}}\n", 1), "helm template"},
 	} {
 		results := Inject([]*File{Parse("f.yaml", []byte(c.text))}, nil, inject.Services)

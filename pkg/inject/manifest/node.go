@@ -176,8 +176,8 @@ func decodeScalar(n *yaml.Node) (any, error) {
 		return nil, nil
 	case "!!bool", "!!int", "!!float":
 		var v any
-		if err := n.Decode(&v); err != nil {
-			return nil, fmt.Errorf("line %d: %w", n.Line, err)
+		if n.Decode(&v) != nil {
+			return nil, fmt.Errorf("line %d: the value %q does not match its tag %s", n.Line, n.Value, n.ShortTag())
 		}
 		switch v := v.(type) {
 		case bool:
