@@ -240,9 +240,9 @@ check: ## Check the format, the imports, the documents and the language, and run
 site: ## Build the documentation site in bin/site and check its links. Hugo is installed with apt-get.
 	hack/site/build
 
-limits: ## Compare adaptive and fixed limits and write the tables in docs/limits.md (about one hour). ARGS='-run F1'.
+limits: ## Compare adaptive and fixed limits and write the tables in test/limits/README.md (about one hour). ARGS='-run F1'.
 	$(GO_BUILD) -o bin/ ./cmd/queue-proxy
-	$(GO) run ./test/limits/measure $(or $(ARGS),-write docs/limits.md)
+	$(GO) run ./test/limits/measure $(or $(ARGS),-write test/limits/README.md)
 
 bench: ## Compare the sidecar with other proxies. BENCH_QUICK=1 is faster, BENCH_ROWS=tls selects rows, BENCH_BEFORE=path compares with another build.
 	test/bench/setup

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
-// A Row is an application and its clients. The table in docs/limits.md contains one line for
+// A Row is an application and its clients. The table in test/limits/README.md contains one line for
 // each row.
 type Row struct {
 	Name  string

@@ -1,6 +1,6 @@
 // Package simulation runs synthetic applications behind a concurrency limit with a simulated
 // clock. Runs with the same seed are identical, and a minute takes a fraction of a second. The
-// tests of the adaptive limit and the diagrams in docs/limits.md use it.
+// tests of the adaptive limit and the command measure use it.
 package simulation
 
 import (
