@@ -33,7 +33,7 @@ type exchange struct {
 	body     body
 	pooled   *[]byte // backing array of out, from the buffers of the server; nil if there is none
 	out      []byte  // output buffer
-	remote   string // address and port of the client
+	remote   string  // address and port of the client
 
 	// abortApp aborts Forward before the response has begun. abortBoth aborts Forward after that. The functions are
 	// stored to avoid allocations for each request.
