@@ -39,7 +39,7 @@ const (
 	unknown answer = iota
 	yes
 	no
-	doubtful // HTTP/2 is probably not supported, but the preface was not sent
+	doubtful // HTTP/2 is probably not supported, but the complete preface was not sent
 )
 
 func (s *speech) forget() {
