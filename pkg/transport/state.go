@@ -66,7 +66,7 @@ type State interface {
 	// before its response begins.
 	Holds() bool
 
-	// Waited returns how long the request waited for its slot, and when it acquired the slot.
+	// Waited returns the time that the request waited for its slot, and the time at which it acquired the slot.
 	Waited() (time.Duration, time.Time)
 
 	// Trace returns the fields of the trace, or nil if the request is not traced.
