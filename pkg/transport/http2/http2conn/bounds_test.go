@@ -91,7 +91,7 @@ func TestLateContentIsIgnored(t *testing.T) {
 	p.expect("RST_STREAM 1 STREAM_CLOSED")
 }
 
-// A host is full while busy is true.
+// A fullHost is a host whose Full method returns true while busy is true.
 type fullHost struct {
 	host
 	busy atomic.Bool
@@ -169,7 +169,7 @@ func TestBarrierIsPingOnlyAfterResponse(t *testing.T) {
 	seven.await(t, 1)
 	p.us.Check()
 	p.expect("SETTINGS")
-	p.us.Check() // one barrier is outstanding
+	p.us.Check() // the first barrier was not acknowledged yet
 	p.open(true)
 	p.expect("HEADERS 9 end")
 }
