@@ -215,7 +215,7 @@ func newHostile(t *testing.T) *app {
 			case 1:
 				w.Header().Set("Connection", "close") // GOAWAY
 			case 2:
-				<-r.Context().Done() // until the client cancels the request
+				<-r.Context().Done() // wait until the client cancels the request
 			}
 		}),
 	}
