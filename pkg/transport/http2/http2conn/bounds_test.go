@@ -87,7 +87,7 @@ func TestLateContentIsIgnored(t *testing.T) {
 	p.expect("HEADERS 1 end", "RST_STREAM 1 NO_ERROR")
 	p.send(bytes.Repeat(frame(http2.FrameData, 0, 1, 'x'), window-1), frame(http2.FrameData, 1, 1))
 	p.alive()
-	p.send(frame(http2.FrameData, 0, 1, 'x')) // exceeds the window
+	p.send(frame(http2.FrameData, 0, 1, 'x')) // this byte exceeds the window
 	p.expect("RST_STREAM 1 STREAM_CLOSED")
 }
 
