@@ -99,7 +99,7 @@ type reading uint8
 const (
 	strictly reading = iota
 	gently           // remove whitespace after names and unfold lines in place, as RFC 9112 sections 5.1 and 5.2 require for responses
-	trailing         // like strictly, but the fields do not frame the message
+	trailing         // strictly for a trailer section, whose fields do not frame the message
 )
 
 // read parses the field lines b[pos:end]. The last line is the empty line. It returns the word for the first error
