@@ -102,7 +102,7 @@ type Place struct {
 
 	// Guarded by limit.mu.
 	end       func() bool
-	index     int           // in limit.places
+	index     int           // index of the place in limit.places
 	left      bool          // the connection was closed, or is about to be
 	slow      bool          // the connection was replaced, and Leave was not called
 	turn      chan struct{} // closed when the place becomes free; nil if the connection did not wait

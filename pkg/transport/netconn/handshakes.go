@@ -72,7 +72,7 @@ type handshake struct {
 	answered   bool        // the server has sent its first messages
 	received   bool        // the client has sent data
 	exceeded   atomic.Bool // the connection was closed because the client exceeded a bound
-	wait       wait        // measures how long the handshake waits for the client
+	wait       wait        // measures the time that the handshake waits for the client
 	reading    atomic.Bool // the handshake waits for input
 	ended      atomic.Bool
 	timer      *time.Timer // calls expire
