@@ -6,7 +6,7 @@ import (
 
 // A Handler serves the requests of an engine.
 type Handler interface {
-	// NewState returns a state that an exchange can reuse for one request after the other.
+	// NewState returns a state that an exchange can reuse for sequential requests.
 	NewState() State
 
 	// Serve serves one request and returns when the exchange can be reused.
