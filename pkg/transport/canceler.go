@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// A Canceler aborts the exchange of an engine. Notify is called for each event that may end the exchange, such as a
-// timeout, a client disconnect or the drain deadline. It checks the timeouts and the client, and the first reason
-// that it finds ends the exchange. An engine can reuse the Canceler for its next request, because a notification
-// for an earlier request only causes a check.
+// A Canceler aborts an exchange. Notify is called for each event that may end the exchange, such as a timeout, a
+// disconnect of the client or the drain deadline. It checks whether the client has disconnected or a timeout has
+// expired, and the first reason that it finds ends the exchange. An engine can reuse the Canceler for its next request,
+// because a late notification for an earlier request only causes a check.
 //
-// Reset, Wait, Abortable, Context and Stop are for the goroutine that serves the request. The other
-// methods may be called by any goroutine.
+// Reset, Wait, Abortable, Context and Stop must be called by the goroutine that serves the request. The other methods
+// are safe for concurrent use.
 type Canceler struct {
 	gone  func() bool   // reports whether the client has disconnected; called by any goroutine
 	woken chan struct{} // holds one notification until Wait receives it
@@ -20,7 +20,7 @@ type Canceler struct {
 	mu     sync.Mutex
 	state  State       // watched request; nil between two requests
 	timer  *time.Timer // fires when a timeout may have expired
-	armed  time.Time   // when timer fires; zero if timer is not set
+	armed  time.Time   // time at which timer fires; zero if timer is not set
 	abort  func()      // aborts a running Forward; nil if no Forward is running
 	killed error       // reason for the abort; nil if the Forward was not aborted
 }
@@ -41,9 +41,9 @@ func (a *Canceler) Reset() {
 	}
 }
 
-// Watch starts to watch a request and sets the timer to the next time at which the request may expire. If the timer
-// already fires before that time, Watch does not change it, even if it was set for an earlier request, because ring
-// sets the timer again after each check.
+// Watch starts to watch a request, and sets the timer to the time of [State.NextExpiry]. If the timer already fires
+// before that time, possibly because of an earlier request, Watch does not change the timer. ring then sets the timer
+// again.
 func (a *Canceler) Watch(state State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -51,8 +51,8 @@ func (a *Canceler) Watch(state State) {
 	a.arm()
 }
 
-// WriteStarted records that a part of the response waits for the client until WriteDone is called. It also calls
-// Watch, because the timeout of the write may be the next to expire.
+// WriteStarted calls [State.WriteStarted] to record that a part of the response waits for the client. It also calls
+// Watch, because the timeout of the write may be the next timeout to expire.
 func (a *Canceler) WriteStarted(state State) {
 	state.WriteStarted()
 	a.Watch(state)
@@ -82,8 +82,7 @@ func (a *Canceler) Wait(state State) error {
 	return a.expiry()
 }
 
-// Notify makes Wait return, and aborts a running Forward if its request has expired. Any goroutine
-// may call it.
+// Notify makes Wait return, and aborts a running Forward if the request must end. It is safe for concurrent use.
 func (a *Canceler) Notify() {
 	select {
 	case a.woken <- struct{}{}:
@@ -94,7 +93,7 @@ func (a *Canceler) Notify() {
 	a.look()
 }
 
-// look aborts the running Forward if the request has expired. a.mu must be held.
+// look aborts the running Forward if the request must end. a.mu must be held.
 func (a *Canceler) look() {
 	if a.abort == nil || a.killed != nil {
 		return
@@ -125,7 +124,7 @@ func (a *Canceler) Context() (ctx context.Context, cancel context.CancelFunc) {
 	return ctx, cancel
 }
 
-// Killed returns the reason why the Forward was aborted, or nil. Any goroutine may call it.
+// Killed returns the reason why the Forward was aborted, or nil. It is safe for concurrent use.
 func (a *Canceler) Killed() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

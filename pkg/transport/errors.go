@@ -4,11 +4,11 @@ import (
 	"errors"
 )
 
-// Fault is the cause of a failed exchange. A Fault is an error without details, and its conversion to an
-// error does not allocate memory. An [Error] adds the underlying error.
+// Fault is the cause of a failed exchange. It implements error, and its conversion to an error does not allocate memory.
+// An [Error] contains a Fault and the underlying error.
 type Fault uint8
 
-// Values of Fault. The client causes FaultClientGone and all faults after it.
+// Values of Fault. FaultClientGone and the values after it are faults that the client causes.
 const (
 	FaultUnreachable     Fault = iota + 1 // no connection could be opened
 	FaultLocal                            // no connection; the sidecar lacks a file descriptor, a local port or memory
@@ -82,8 +82,8 @@ func FaultOf(err error) Fault {
 	return 0
 }
 
-// BodyError returns the error of an exchange whose request body could not be read because of err. If
-// err has no fault, the client has disconnected.
+// BodyError returns the error of an exchange whose request body could not be read because of err. If err has no fault,
+// the fault is FaultClientGone.
 func BodyError(err error) error {
 	if FaultOf(err) != 0 {
 		return err
@@ -91,9 +91,9 @@ func BodyError(err error) error {
 	return &Error{Fault: FaultClientGone, Err: err}
 }
 
-// Cause returns the reason why an exchange failed with err. aborted is the result of [Canceler.Abortable]. If
-// aborted is not nil, err is only a consequence of the abort. body is the error of reading the request body, or
-// nil. If err has no fault, body is the cause.
+// Cause returns the reason why an exchange failed with err. aborted is the result of [Canceler.Abortable]. If aborted is
+// not nil, it is the reason, and err is only a consequence. body is the error of reading the request body, or nil. If
+// err has no fault and body is not nil, body is the reason.
 func Cause(aborted, err, body error) error {
 	switch {
 	case aborted != nil:

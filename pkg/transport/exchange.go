@@ -28,8 +28,8 @@ type Request interface {
 type Exchange interface {
 	Request
 
-	// Answer sends a response from the sidecar. It is called instead of Forward, or after a Forward that sent
-	// nothing to the client. The engine handles a request body that was not read.
+	// Answer sends a response of the sidecar. It is called instead of Forward, or after a call to Forward that sent
+	// nothing to the client. The engine discards an unread request body or closes the connection or stream.
 	Answer(a Answer)
 
 	// Wait waits until Notify is called. It returns nil if the request can continue. Otherwise it returns the

@@ -46,6 +46,5 @@ const GRPC = "application/grpc"
 // section.
 const GRPCStatus = "Grpc-Status"
 
-// GRPCTimeout is the field that contains the timeout of a gRPC call (gRPC's PROTOCOL-HTTP2, section
-// "Requests").
+// GRPCTimeout is the field that contains the timeout of a gRPC call (gRPC over HTTP/2, section "Requests").
 const GRPCTimeout = "Grpc-Timeout"

@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// The following functions implement the parts of a unary gRPC call that net/http lacks (gRPC's PROTOCOL-HTTP2). The
-// gRPC module would increase the size of the sidecar by half.
+// The following functions implement the parts of a unary gRPC call that net/http does not implement (gRPC over HTTP/2).
+// They replace the gRPC module, which would increase the size of the sidecar by half.
 
 // grpcPrefix is the length of a message prefix in bytes: one byte for the compression flag, and
 // four for the length.

@@ -6,7 +6,7 @@ import (
 
 // A Handler serves the requests of an engine.
 type Handler interface {
-	// NewState returns a state that an exchange can reuse for one request after the other.
+	// NewState returns a state that an exchange can reuse for sequential requests.
 	NewState() State
 
 	// Serve serves one request and returns when the exchange can be reused.
@@ -66,7 +66,7 @@ type State interface {
 	// before its response begins.
 	Holds() bool
 
-	// Waited returns how long the request waited for its slot, and when it acquired the slot.
+	// Waited returns the time that the request waited for its slot, and the time at which it acquired the slot.
 	Waited() (time.Duration, time.Time)
 
 	// Trace returns the fields of the trace, or nil if the request is not traced.

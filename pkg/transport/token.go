@@ -1,6 +1,6 @@
 package transport
 
-// text is the type of a field name or value.
+// text is the constraint for functions that accept field names and values as byte slices or strings.
 type text interface{ ~[]byte | ~string }
 
 // tchar contains the characters of a token (RFC 9110 section 5.6.2).

@@ -12,9 +12,8 @@ import (
 // hit records that the client exceeded the given bound.
 func (c *serverConn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
 
-// recordLateHead records a timeout if reading a header section returned err. It does not record a connection that
-// the server closes because of a shutdown or to serve another connection. It is not inlined, so that the stack of
-// an idle connection stays small.
+// recordLateHead records a bound if err reports that the timeout of a header section has expired. It does not record a
+// connection that is retiring or evicted. It is not inlined, so that the stack of an idle connection stays small.
 //
 //go:noinline
 func (c *serverConn) recordLateHead(err error) {
@@ -33,8 +32,8 @@ func (c *serverConn) recordLateHead(err error) {
 	}
 }
 
-// endForward is called when Forward returns result. It releases the memory that reserve added and records the bound
-// that the client exceeded, if any.
+// endForward completes the result of Forward. It releases the memory that reserve has added. If the client exceeded a
+// bound, endForward also records this bound.
 func (x *exchange) endForward(result *transport.Result) {
 	x.call.Release()
 	rewrite.EndForward(result, x.c.costly.Load(), x.c.server.settings.Bounds, x.c.remote)

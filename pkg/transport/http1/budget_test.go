@@ -96,7 +96,7 @@ func TestUploadMemoryIsReleasedAfterBody(t *testing.T) {
 				o.Memory, o.UnknownApp = b, true
 			})
 			c := p.Dial()
-			c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n") // detects the protocol of the app
+			c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n") // the first request starts the protocol detection
 			harness.Equal(t, c.Receive("GET").Status(), 200, "status")
 			c.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na")
 			harness.Until(t, "the memory is charged", func() bool { used, _ := b.Usage(); return used > upload })

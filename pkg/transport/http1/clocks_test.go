@@ -122,7 +122,7 @@ func (v clockTest) run(t *testing.T, scale int) (inTime bool) {
 
 // tooEarly reports whether the timeout expired before the request was in the expected phase.
 func (v clockTest) tooEarly(o observation.Observation, body string) bool {
-	early := v.status == 0 && (body == "" || body == "request timeout") // before the client received the response
+	early := v.status == 0 && (body == "" || body == "request timeout") // the timeout expired before the response began
 	return o.Reason == v.reason && (o.Phase < v.phase || early)
 }
 
@@ -219,7 +219,7 @@ func TestUnreadTruncatedResponseTimesOut(t *testing.T) {
 	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
 		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + strings.Repeat("x", 0x5000) + "\r\n")
-		<-begun // after this chunk, the rest is read with one read
+		<-begun // the first chunk was read, and one read returns the other chunks
 		conn.Send("5000\r\n" + strings.Repeat("x", 0x5000) + "\r\nrubbish\r\n")
 	}), func(p *proxy.Proxy, s *proxytest.Options) {
 		p.Clocks = proxy.Clocks{Send: time.Second}

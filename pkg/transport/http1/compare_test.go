@@ -56,8 +56,8 @@ type scripted struct {
 
 	mu      sync.Mutex
 	answers []string
-	asked   []string // complete requests in a form that can be compared
-	bad     []string // input that was not strict HTTP/1.1
+	asked   []string // complete requests, normalized for comparison
+	bad     []string // input that the strict parser rejects
 }
 
 func newScripted(t testing.TB) *scripted {
@@ -264,7 +264,7 @@ func newScript(client, answers []byte, split int) (*script, bool) {
 	}
 	switch s.client = client[:at]; end {
 	case closes:
-		s.client = client // the following bytes must not be served
+		s.client = client // the server must not serve the bytes after the request
 	case more:
 		s.client = append(s.client[:at:at], last...)
 		s.methods = append(s.methods, "GET")
@@ -285,8 +285,8 @@ func newScript(client, answers []byte, split int) (*script, bool) {
 type ending uint8
 
 const (
-	more    ending = iota // perhaps another request
-	closes                // no request that is served
+	more    ending = iota // another request may follow
+	closes                // no request that follows is served
 	refused               // the request itself is rejected
 	badBody               // the body is invalid but the header section is valid, so the app may respond before the body ends
 	alone                 // no bytes may follow: unread bytes would cause a reset, which truncates a response that ends with the connection
@@ -746,7 +746,7 @@ func (g *generator) talk() (client, answers string) {
 	for range g.IntN(2) {
 		answers += "\x00\x00" + g.response()
 	}
-	if g.IntN(20) == 0 { // change one byte
+	if g.IntN(20) == 0 { // replace one byte of the input
 		b := []byte(client)
 		b[g.IntN(len(b))] = noise[g.IntN(len(noise))]
 		client = string(b)

@@ -24,33 +24,33 @@ type exchange struct {
 	c        *serverConn
 	request  wire.Request
 	size     int // length of the header section in bytes
-	at       int // index of the first unread byte after the header section in the buffer of the connection
+	at       int // index in c.buf of the first unread byte after the header section
 	state    transport.State
 	canceler *transport.Canceler
 	head     rewrite.Request // request to the user container
 	call     http1client.Call
-	running  call // call that the canceler aborts: &call, or a call over HTTP/2
+	running  call // the call to abort: &exchange.call, or a call over HTTP/2
 	body     body
-	pooled   *[]byte // from the buffers of the server; the backing array of out
-	out      []byte
-	remote   string // address and port of the client
+	pooled   *[]byte // backing array of out, from the buffers of the server; nil if there is none
+	out      []byte  // output buffer
+	remote   string  // address and port of the client
 
-	// abortApp aborts Forward before the response begins, and abortBoth after that. The functions are created once
-	// to avoid allocations.
+	// abortApp aborts Forward before the response has begun. abortBoth aborts Forward after that. The functions are
+	// stored to avoid allocations for each request.
 	abortApp, abortBoth func()
 
-	direct     bool // the second part of the current write is not in out
-	waiting    bool // out holds bytes that must be written before the exchange blocks
+	direct     bool // the current write includes bytes of the response that are not in out
+	waiting    bool // out contains bytes that must be written before the exchange blocks
 	last       bool // the connection is closed after this request
-	untilClose bool // the response ends when the connection is closed
-	broken     bool // the response was not written completely
-	begun      bool // bytes of the final response have been written
-	stopped    bool // StopBody has been called
+	untilClose bool // the close of the connection marks the end of the response
+	broken     bool // the response was not written completely, or the connection carries a tunnel
+	begun      bool // bytes of the final response were written, so that no error response can be sent
+	stopped    bool // StopBody was called
 
 	writeErr error // error of the last write
 
 	interim interim
-	built   rewrite.Built // result of Request
+	built   rewrite.Built // contains the result of Request
 }
 
 func (x *exchange) init(c *serverConn) {
@@ -61,7 +61,7 @@ func (x *exchange) init(c *serverConn) {
 	x.head.Peer, x.head.AppHost = c.nc.Client().String(), c.server.settings.AppHost
 	x.abortApp = func() {
 		x.running.Abort()
-		c.nc.SetWriteDeadline(past) // for an informational response that the client does not read
+		c.nc.SetWriteDeadline(past) // Forward may be writing an informational response
 	}
 	x.abortBoth = func() {
 		x.running.Abort()
@@ -90,13 +90,13 @@ func (x *exchange) StopBody() {
 // BodyArrived implements rewrite.Client.
 func (x *exchange) BodyArrived() bool { return x.body.here() }
 
-// hasGone reports whether the client closed the connection. A half-closed tunnel does not count, because its client
-// may still receive bytes.
+// hasGone reports whether the client has closed the connection. It returns false if the client has closed only its side
+// of a tunnel, because the client may still receive bytes.
 func (x *exchange) hasGone() bool {
 	return x.c.gone.Load() && (!x.state.Upgraded() || x.c.costly.Load())
 }
 
-// begin starts the exchange for the request whose header section has n bytes.
+// begin prepares the exchange for a request whose header section has n bytes.
 func (x *exchange) begin(n int) {
 	x.size, x.at = n, x.c.r+n
 	x.last, x.broken, x.waiting, x.stopped, x.untilClose = false, false, false, false, false
@@ -104,7 +104,7 @@ func (x *exchange) begin(n int) {
 	x.body.begin(&x.request)
 }
 
-// end releases the request. It returns true if the connection can serve the next request.
+// end releases the request and discards its buffered body. It returns true if the connection can serve another request.
 func (x *exchange) end() bool {
 	x.canceler.Reset()
 	x.built.Reset()
@@ -178,8 +178,7 @@ func (x *exchange) Answer(a transport.Answer) {
 	b = append(b, "\r\n"...)
 	b = x.appendConnection(b, minor, false)
 	b = append(b, "\r\n"...)
-	// The response to HEAD has the same header section as the response to GET (RFC 9110 section
-	// 9.3.2).
+	// A response to HEAD has the same header section as a response to GET, but no content (RFC 9110 section 9.3.2).
 	if wire.String(x.request.Method) != http.MethodHead {
 		b = append(b, body...)
 	}
@@ -194,10 +193,10 @@ func (x *exchange) Answer(a transport.Answer) {
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
-// endsConnection reports whether the connection must be closed after the request. This is the case if the client
-// requested it, if the method is CONNECT (the bytes after the request are not HTTP), if the server is draining, or
-// if another client waits for the place of the connection. If duplex is false, the connection must also be closed
-// if the request body did not arrive completely. If duplex is true, the user container may still read the body.
+// endsConnection reports whether the connection must be closed after the request. The reasons are a request of the
+// client, the method CONNECT (the bytes after the request are not HTTP), the drain, and another client that waits for
+// the place of the connection. If duplex is false, an incomplete request body is also a reason. If duplex is true, the
+// user container may still read the rest of the body during the response.
 func (x *exchange) endsConnection(duplex bool) bool {
 	return x.request.Close || x.request.Form == wire.Authority || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
 }
@@ -219,7 +218,7 @@ func (x *exchange) appendConnection(b []byte, minor int, upgrade bool) []byte {
 	return b
 }
 
-// room allocates the output buffer if there is none.
+// room allocates the output buffer if the exchange has no output buffer.
 func (x *exchange) room() {
 	if x.pooled == nil {
 		x.pooled = x.c.server.buffers.Get(x.c.memory.BufferSize(bufferSize))
@@ -233,8 +232,8 @@ func (x *exchange) leaveRoom() {
 	x.pooled, x.out = nil, nil
 }
 
-// flush writes x.out, if x.waiting is true, and then data. After a failed write, it returns errBroken. flush may
-// release the output buffer.
+// flush writes x.out and then data if x.waiting is true. After a failed write, flush returns errBroken. It may release
+// the output buffer.
 func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
 		x.direct = len(data) > 0
@@ -247,7 +246,7 @@ func (x *exchange) flush(data []byte) error {
 	x.waiting = false
 	x.out = x.out[:0]
 	if x.c.memory.BufferSize(bufferSize) < bufferSize {
-		x.leaveRoom() // the next buffer can be smaller
+		x.leaveRoom() // if memory is scarce, the next buffer is smaller
 	}
 	if x.broken {
 		return errBroken
@@ -265,9 +264,9 @@ func appendStatus(b []byte, minor, status int, reason string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// body is the request body. It consists of the bytes that arrived together with the header section and of the bytes
-// that are read from the connection after that. The goroutine that forwards the body calls Read. The methods that
-// lock mu are safe for concurrent use.
+// body is the request body. Its first bytes may be in the read buffer after the header section. The other bytes are read
+// from the connection. The goroutine that forwards the body calls Read. The methods that lock mu are safe for concurrent
+// use.
 type body struct {
 	x       *exchange
 	chunked bool
@@ -275,8 +274,8 @@ type body struct {
 
 	mu    sync.Mutex
 	left  int64             // remaining bytes of a body with Content-Length
-	count transport.Counter // number of content bytes that were read
-	over  bool              // the body was read completely
+	count transport.Counter // counts the content bytes that were read
+	over  bool              // the complete body was read
 	err   error             // first error of Read except io.EOF
 }
 
@@ -294,8 +293,7 @@ func (b *body) begin(q *wire.Request) {
 	}
 }
 
-// none reports whether the request has no body, or a body with Content-Length that has no bytes left. It returns
-// false for a chunked body.
+// none reports whether the body is not chunked and has no bytes left.
 func (b *body) none() bool { return !b.chunked && b.left == 0 }
 
 // arrived returns the remaining body if it has a Content-Length, is not empty, and is completely
@@ -308,10 +306,10 @@ func (b *body) arrived() ([]byte, bool) {
 	return rest[:b.left], true
 }
 
-// took consumes n buffered bytes of the body. b.mu must be held.
+// took marks n buffered bytes of the body as read. b.mu must be held.
 func (b *body) took(n int) {
 	x := b.x
-	if x.at += n; x.at == x.c.w { // all consumed: reuse the space after the header section
+	if x.at += n; x.at == x.c.w { // all buffered bytes were read, so the space after the header section is free
 		x.at = x.c.r + x.size
 		x.c.w = x.at
 	}
@@ -344,8 +342,8 @@ func (b *body) discard() bool {
 	return false
 }
 
-// Read implements io.Reader. The first call sends 100 Continue if the client expects it, because the body is not
-// needed before (RFC 9110 section 10.1.1).
+// Read implements io.Reader. The first call sends a 100 (Continue) response if the client waits for it (RFC 9110 section
+// 10.1.1).
 func (b *body) Read(p []byte) (int, error) {
 	x := b.x
 	if err := x.sayContinue(); err != nil {
@@ -367,7 +365,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read reads content without limits and timeouts.
+// read is like Read, but does not count the content, apply timeouts, or send a response.
 func (b *body) read(p []byte) (int, error) {
 	c := b.x.c
 	if b.chunked {
@@ -385,7 +383,7 @@ func (b *body) read(p []byte) (int, error) {
 		n = copy(p, have)
 		b.took(n)
 	} else {
-		b.mu.Unlock() // the read may block while other goroutines call methods of b
+		b.mu.Unlock() // the read may block, and other goroutines call methods of b in the meantime
 		n, err = c.nc.Read(p)
 		b.mu.Lock()
 		if err == io.EOF { // the body is incomplete (RFC 9112 section 8)
@@ -398,8 +396,8 @@ func (b *body) read(p []byte) (int, error) {
 	return n, err
 }
 
-// readChunks decodes buffered chunks into p. If no bytes are buffered, it reads more input into the
-// buffer after the header section.
+// readChunks decodes buffered chunks into p. If no bytes of the body are buffered, it first reads more input into the
+// space after the header section.
 func (b *body) readChunks(p []byte) (n int, err error) {
 	c := b.x.c
 	b.mu.Lock()

@@ -15,12 +15,11 @@ import (
 
 var errBroken = errors.New("connection failed")
 
-// Forward implements transport.Exchange. The canceler can abort Forward. Before the response begins, the canceler
-// aborts only the call to the user container, so that the client still receives an error response. Once the
-// response has begun, the canceler also interrupts the connection to the client, so that the client detects the
-// truncated response.
+// Forward implements transport.Exchange. If the canceler aborts Forward before the response has begun, only the call to
+// the user container is aborted, and the client receives an error response. If the response has begun, the connection of
+// the client is also interrupted, so that the client detects the truncated response.
 func (x *exchange) Forward(state transport.State) (result transport.Result) {
-	defer x.endForward(&result) // deferred, because a wrapper of Forward would need more stack
+	defer x.endForward(&result) // defer needs less stack memory than a wrapper of Forward
 	x.describe(state)
 	if err := x.head.Refuse(x.c.server.settings.MaxBodyBytes); err != nil {
 		return transport.Result{Err: err}
@@ -39,7 +38,8 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	return x.forwardH1(state)
 }
 
-// forwardH1 forwards the request to the user container in HTTP/1.1.
+// forwardH1 forwards the request to the user container over HTTP/1.1. If the user container supports only HTTP/2 and has
+// not processed the request, it forwards the request again over HTTP/2.
 func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 	c := &x.call
 	c.Hold = state.Holds()
@@ -63,7 +63,7 @@ func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 	return result
 }
 
-// forwardH2 forwards the request to a user container that supports only HTTP/2.
+// forwardH2 forwards the request to the user container over HTTP/2.
 func (x *exchange) forwardH2() (result transport.Result) {
 	c := new(http2client.Call)
 	x.call.MoveTo(&c.Call)
@@ -80,28 +80,29 @@ func (x *exchange) forwardH2() (result transport.Result) {
 	return result
 }
 
-// call is a request to the user container, in HTTP/1.1 or HTTP/2.
+// call is an [http1client.Call] or an [http2client.Call].
 type call interface {
 	Begin()
 	Abort()
 	Buffered() int
 }
 
-// beginCall starts a call that the canceler can abort. It returns the reason if the canceler has already
-// fired, or nil.
+// beginCall prepares c, so that the canceler can abort it. If the canceler has already fired, beginCall returns the
+// reason, and c must not be started.
 func (x *exchange) beginCall(c call) error {
 	x.running = c
 	c.Begin()
 	return x.canceler.Abortable(x.abortApp)
 }
 
-// failed records the reason why the call returned no response. killed is the reason of an abort, or nil.
+// failed sets the result of a call that returned err instead of a response. killed is the reason for which the canceler
+// has aborted the call, or nil.
 func (x *exchange) failed(c *rewrite.Call, result *transport.Result, killed, err error) {
 	c.Failed(result, transport.Cause(killed, err, x.body.failed()))
 	result.In = x.body.moved()
 }
 
-// respond forwards the response and records the result.
+// respond forwards the response to the client, closes the call, and sets the result.
 func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Response, result *transport.Result) {
 	c.Began(result, head.Status)
 	if c.Body == nil {
@@ -110,18 +111,18 @@ func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Respo
 	rewrite.Respond(x.state, head.Fields)
 	x.canceler.Abortable(x.abortBoth)
 	x.stream(head, r, result)
-	if x.canceler.Abortable(nil) != nil { // before Close, because the call cannot be aborted after Close
-		x.last = true // the canceler fired after the last byte, but it interrupted the connection
+	if x.canceler.Abortable(nil) != nil { // must precede Close, because the call must not be aborted after Close
+		x.last = true // abortBoth has interrupted the connection, even if the response is complete
 	}
 	r.Close()
 	x.conclude(result)
 }
 
-// conclude completes result after the response was forwarded. If an error occurred and no byte of the
-// response was written, it discards the response, so that the client receives an error status.
+// conclude completes the result of a request whose response was forwarded. If an error occurred before a byte of the
+// response was written, conclude discards the response, so that the client receives an error response instead.
 func (x *exchange) conclude(result *transport.Result) {
 	result.In = x.body.moved()
-	if result.Err != nil && !x.begun { // an error response is still possible
+	if result.Err != nil && !x.begun { // the sidecar can still send an error response
 		result.Begun, result.Status = false, 0
 		x.broken, x.waiting = false, false
 		return
@@ -129,17 +130,17 @@ func (x *exchange) conclude(result *transport.Result) {
 	x.broken = x.broken || result.Err != nil
 }
 
-// describe fills in the request to the user container.
+// describe sets the fields of x.head, which is the request to the user container.
 func (x *exchange) describe(state transport.State) {
 	q, r := &x.request, &x.head
 	r.Method, r.Target, r.Host, r.Fields = wire.String(q.Method), wire.String(q.Target), wire.String(q.Host), q.Fields
 	r.Length, r.Chunked, r.Expect100 = q.ContentLength, q.Chunked, q.Expect100
-	r.Upgrade = q.Upgrade && q.Minor > 0 && r.OffersUpgrade() // HTTP/1.0 has no Upgrade
+	r.Upgrade = q.Upgrade && q.Minor > 0 && r.OffersUpgrade() // HTTP/1.0 does not support Upgrade
 	r.Secure, r.Trace = x.c.nc.Secure(), state.Trace()
 }
 
-// giveBody sets the body of the call. A body that has arrived completely is sent together with the
-// header section.
+// giveBody sets the body of the call. A body with Content-Length that has arrived completely is sent together with the
+// header section. Any other body is read while it is sent.
 func (x *exchange) giveBody(state transport.State) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer = nil, nil, nil
@@ -152,13 +153,13 @@ func (x *exchange) giveBody(state transport.State) {
 		}
 		state.ExpectBody()
 	}
-	c.Expect100 = x.head.Expect100 && c.Body != nil && x.c.w == x.at // not if the client has already sent a part of the body
+	c.Expect100 = x.head.Expect100 && c.Body != nil && x.c.w == x.at // false if a part of the body has already arrived
 }
 
-// trailer returns the trailer section for the user container. It is valid after the body was read.
+// trailer returns the trailer section for the user container. It must be called after the complete body was read.
 func (b *body) trailer() []wire.Field { return rewrite.RequestTrailer(b.chunks.Trailer()) }
 
-// sent consumes a body that was sent together with the header section.
+// sent marks the body as read if it was sent together with the header section.
 func (b *body) sent() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,8 +169,8 @@ func (b *body) sent() {
 	}
 }
 
-// stream forwards the response. The header section and the first bytes of the body are sent in one
-// write, and the remaining bytes are sent as they arrive.
+// stream forwards the response. It writes the header section together with the first bytes of the body, and the other
+// bytes as they arrive.
 func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *transport.Result) {
 	chunked := x.beginResponse(h, r.Length())
 	for {
@@ -187,7 +188,7 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *transpor
 		}
 		if err != nil {
 			result.Err = transport.Cause(x.canceler.Abortable(x.abortBoth), err, x.body.failed())
-			// The client receives the bytes that have arrived and detects that the response is incomplete.
+			// Write the bytes that have arrived. The client detects that the response is incomplete.
 			_ = x.flush(nil)
 			return
 		}
@@ -200,12 +201,12 @@ func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *transpor
 	}
 }
 
-// gone sets the error of a response that cannot be written to the client.
+// gone sets result.Err after the response could not be written to the client.
 func (x *exchange) gone(result *transport.Result) {
 	result.Err = cmp.Or[error](x.canceler.Abortable(nil), transport.FaultClientGone)
 }
 
-// pass appends data to x.out. If data does not fit, pass writes x.out and data to the client.
+// pass appends data, which is content of the response, to x.out. If data does not fit, pass writes x.out and data.
 func (x *exchange) pass(data []byte, chunked bool) error {
 	x.room()
 	if chunked {
@@ -220,16 +221,15 @@ func (x *exchange) pass(data []byte, chunked bool) error {
 	}
 	x.out = append(x.out, data...)
 	if chunked {
-		x.room() // flush may have released it
+		x.room() // flush may have released the output buffer
 		x.out = append(x.out, wire.ChunkTail...)
 	}
 	x.waiting = len(x.out) > 0
 	return nil
 }
 
-// beginResponse appends the header section of the response to out. It is written together with the
-// first bytes of the body. length is the body length in bytes, or -1 if it is unknown. beginResponse
-// reports whether the body must be sent in chunks.
+// beginResponse stores the header section of the response in x.out. length is the length of the body in bytes, or -1 if
+// it is unknown. chunked reports whether the body must be sent in chunks.
 func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) {
 	chunked = length < 0 && x.request.Minor > 0 // HTTP/1.0 does not support chunks (RFC 9112 section 6.1)
 	x.untilClose = length < 0 && !chunked
@@ -253,11 +253,11 @@ func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) 
 	}
 	x.last = x.untilClose || x.endsConnection(x.c.server.settings.FullDuplex)
 	upgrade := false
-	if x.request.Minor > 0 { // HTTP/1.0 has no Upgrade
+	if x.request.Minor > 0 { // HTTP/1.0 does not support Upgrade
 		b, upgrade = rewrite.AppendUpgrade(b, h)
 	}
 	b = x.appendConnection(b, x.request.Minor, upgrade)
 	x.out = append(b, "\r\n"...)
-	x.waiting, x.begun = true, x.broken // no response can follow a truncated informational response
+	x.waiting, x.begun = true, x.broken // no error response can follow a truncated informational response
 	return chunked
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// interim is the state of the informational responses to a request (RFC 9110 section 15.2). The goroutine that
-// serves the request and the goroutine that forwards its body write these responses. The goroutine that forwards
-// the body sends 100 Continue if the user container does not. A client receives at most one 100 response, and no
-// informational response after the final response has begun.
+// interim is the state of the informational responses to a request (RFC 9110 section 15.2). The goroutine that serves
+// the request forwards the informational responses of the user container. If the user container reads the body without
+// sending a 100 (Continue) response, the goroutine that forwards the body sends this response. A client receives at most
+// one 100 response, and no informational response after the final response has begun.
 type interim struct {
 	mu        sync.Mutex
-	expected  bool // the client waits for 100 Continue before it sends the body
-	continued bool // 100 Continue was sent
+	expected  bool // the client waits for a 100 response before it sends the body
+	continued bool // a 100 response was sent
 	ended     bool // the final response has begun
 }
 
@@ -26,16 +26,16 @@ func (i *interim) begin(expected bool) {
 	i.expected, i.continued, i.ended = expected, false, false
 }
 
-// endInterim records that the final response begins. After that, the goroutine that forwards the body
-// does not write.
+// endInterim records that the final response begins. After the call, the goroutine that forwards the body does not write
+// to the client.
 func (x *exchange) endInterim() {
 	x.interim.mu.Lock()
 	defer x.interim.mu.Unlock()
 	x.interim.ended = true
 }
 
-// sayContinue sends 100 Continue if the client expects it, it was not sent yet, and the final response
-// has not begun.
+// sayContinue sends a 100 response if the client waits for it, no 100 response was sent, and the final response has not
+// begun.
 func (x *exchange) sayContinue() error {
 	i := &x.interim
 	i.mu.Lock()
@@ -51,8 +51,8 @@ func (x *exchange) sayContinue() error {
 	return nil
 }
 
-// Info implements rewrite.Client. It forwards an informational response to the client, but not in
-// HTTP/1.0, which does not define these responses (RFC 9110 section 15.2).
+// Info implements rewrite.Client. It forwards an informational response, except to a client that uses HTTP/1.0, which
+// does not define informational responses (RFC 9110 section 15.2).
 func (x *exchange) Info(head *wire.Response) {
 	if x.request.Minor == 0 {
 		return

@@ -2,19 +2,18 @@ package http1
 
 import "github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 
-// Sizes for the memory budget. The memory of a request is charged in addition to the buffer that holds
-// its header section.
+// The memory of a request is charged to the memory budget in addition to the buffer that contains its header section.
 const (
-	requestBytes = 8 << 10 // bytes for the stack of a request and the connection to the user container
-	fieldBytes   = 48      // bytes for a parsed field
+	requestBytes = 8 << 10 // memory in bytes for the stack of a request and the connection to the user container
+	fieldBytes   = 48      // memory in bytes for a parsed field
 	manyFields   = 64      // maximum number of fields for which an idle connection keeps memory
 )
 
-// charge sets the number of bytes that are charged to the memory budget for the read buffer.
+// charge sets the number of bytes that are charged to the memory budget for the read buffer and the request.
 func (c *serverConn) charge(n int) { c.held = c.memory.Set(c.held, n) }
 
-// admit reports whether the budget has memory for the request that was read. It waits in the same way as
-// [netconn.Account.Await].
+// admit charges the memory of the received request to the memory budget. It returns false if the budget has not enough
+// memory, after a wait as in [netconn.Account.Await].
 func (c *serverConn) admit() bool {
 	n := requestBytes + len(c.buf) + fieldBytes*len(c.request.Fields)
 	if !c.memory.Await(n - c.held) {
@@ -24,8 +23,8 @@ func (c *serverConn) admit() bool {
 	return true
 }
 
-// reserve reports whether the budget has memory to forward the request. endForward releases this
-// memory. It is not inlined, so that the stack of a request stays small.
+// reserve charges the memory to forward the request to the memory budget, and returns false if the budget has not enough
+// memory. endForward releases this memory. reserve is not inlined, so that the stack of a request stays small.
 //
 //go:noinline
 func (x *exchange) reserve() bool {
@@ -35,21 +34,21 @@ func (x *exchange) reserve() bool {
 	return x.call.Body == nil || x.call.ReserveBody()
 }
 
-// evictMemory closes the connection because the memory budget is exhausted. Any goroutine may call it.
+// evictMemory closes the connection because the memory budget is exhausted. It is safe for concurrent use.
 func (c *serverConn) evictMemory() {
 	c.costly.Store(true)
 	c.abandon()
 }
 
-// growHead charges the buffer of an incomplete header section to the memory budget. This includes the
-// larger buffer that the next read requires. If the budget rejects a buffer larger than bufferSize,
-// growHead sends an error response and returns false. It is not inlined, so that the stack of an idle
+// growHead charges the read buffer of an incomplete header section to the memory budget. If the buffer is full, growHead
+// charges the larger buffer that the next read needs. If the buffer is larger than bufferSize and the budget has not
+// enough memory, growHead sends an error response and returns false. It is not inlined, so that the stack of an idle
 // connection stays small.
 //
 //go:noinline
 func (c *serverConn) growHead() bool {
 	n := len(c.buf)
-	if c.w-c.r == n { // see makeRoom
+	if c.w-c.r == n { // the buffer is full, and makeRoom will enlarge it
 		n = max(bufferSize, 2*n)
 	}
 	if n <= bufferSize {
@@ -66,22 +65,22 @@ func (c *serverConn) growHead() bool {
 	return true
 }
 
-// rejectHead rejects a request with an incomplete header section. The connection is closed afterwards.
+// rejectHead rejects a request with an incomplete header section. After the response, the connection is closed.
 func (c *serverConn) rejectHead() {
 	c.hit(bound.Memory)
 	c.abandonHead()
 	c.server.proxy.Reject(&c.exchange, c.state, false)
 }
 
-// chargeUnread charges two things to the memory budget: the output that the client does not read, and the
-// response buffers that wait for that output. The memory is charged until the write ends.
+// chargeUnread charges the buffers of output that the client does not read to the memory budget: the output buffer, the
+// buffer for encrypted bytes, and the buffer of the response. They are charged until the current write ends.
 func (c *serverConn) chargeUnread() {
 	if !c.counted || c.unread != 0 {
 		return
 	}
 	x := &c.exchange
 	if x.direct && len(c.then) == 0 {
-		x.leaveRoom() // only data in the buffer of the user container remains
+		x.leaveRoom() // x.out was written, and the remaining bytes are in the buffer of the call
 	}
 	c.unread = cap(x.out) + c.nc.Unsent()
 	if c.running != nil {

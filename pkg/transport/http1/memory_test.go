@@ -56,7 +56,7 @@ func TestRejectedHeaderIsReleasedBeforeConnectionEnds(t *testing.T) {
 	head := "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 2<<20)
 	before := used()
 	all := make([]*harness.Client, clients)
-	var sending sync.WaitGroup // Send copies head
+	var sending sync.WaitGroup // Send needs additional memory for a copy of head
 	for i := range all {
 		all[i] = proxy.Dial()
 		sending.Go(func() { all[i].Send(head) })

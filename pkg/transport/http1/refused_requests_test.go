@@ -130,7 +130,7 @@ func TestRejectedHeaderLimitsDiscardedInput(t *testing.T) {
 		n, err = c.Write(make([]byte, 16<<10))
 		sent += n
 	}
-	const most = 1 << 20 // 64 KiB, and the buffers of the kernel
+	const most = 1 << 20 // more than the maximum header length of 64 KiB and the socket buffers
 	if sent > most {
 		t.Errorf("sent %d bytes after a rejected header section, want at most %d", sent, most)
 	}

@@ -325,7 +325,7 @@ func TestStreamIsForwardedImmediately(t *testing.T) {
 			c := server.Dial()
 			c.T = t
 			c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Framing: " + framing + "\r\n\r\n")
-			if _, err := harness.ReadHead(c.In); err != nil { // before any byte of the body
+			if _, err := harness.ReadHead(c.In); err != nil { // the response arrives before the client sends the body
 				t.Fatal(err)
 			}
 			for i, event := range events {

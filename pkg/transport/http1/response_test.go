@@ -249,7 +249,7 @@ func TestEarlyResponseReachesSendingClient(t *testing.T) {
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		if conn.Head() != nil {
 			conn.Send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large")
-			<-heard // the app reads nothing before that
+			<-heard // the app reads no input before heard is closed
 			conn.Hang()
 		}
 	})
@@ -271,7 +271,7 @@ func TestEarlyResponseReachesSendingClient(t *testing.T) {
 		if m.Status() != 413 || m.Body != "too large" || m.Get("connection") != "close" {
 			t.Errorf("%d: got %s %q, Connection: %s, want 413, close", i, m.Start, m.Body, m.Get("connection"))
 		}
-		if i%4 < 2 { // a client that reads receives the end of the connection
+		if i%4 < 2 { // only a client that reads detects that the connection was closed
 			c.WantEnd()
 		}
 		c.Close()

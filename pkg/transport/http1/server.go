@@ -1,9 +1,8 @@
-// Package http1 is the strict HTTP/1.x engine. It uses one goroutine for each connection (package netconn) and
-// allocates no memory for a request. It runs the request lifecycle of package proxy and forwards requests with
-// package http1client.
+// Package http1 is the strict HTTP/1.x engine. It uses one goroutine for each connection and allocates no memory for a
+// typical request. It runs the request lifecycle of package proxy and forwards requests with package http1client.
 //
-// If a connection uses HTTP/2, because of ALPN or the connection preface, the engine hands the
-// connection to the HTTP/2 engine.
+// If the client selects HTTP/2 by ALPN or sends the HTTP/2 connection preface, the engine hands the connection to the
+// HTTP/2 engine.
 package http1
 
 import (
@@ -19,11 +18,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// bufferSize is the size of the write buffer and the maximum size of a pooled read buffer, in bytes. For a longer
-// header section, a larger buffer is allocated that is not pooled.
+// bufferSize is the size of the write buffer and the maximum size of a pooled read buffer, in bytes. A longer header
+// section is read into a larger buffer that is not pooled.
 const bufferSize = 32 << 10
 
-// Server serves clients. Serve may be called for several listeners.
+// Server serves client connections. Serve can be called for several listeners.
 type Server struct {
 	settings rewrite.ServerSettings
 	http2    func(c *netconn.Conn, early []byte, place *netconn.Place)
@@ -40,10 +39,10 @@ type Server struct {
 	conns     *netconn.Conns[*serverConn] // connections that were not handed to the HTTP/2 engine
 }
 
-// New returns a server that runs requests through proxy and forwards them to app. It uses client
-// instead if the app supports only HTTP/2. http2 takes over a connection that uses HTTP/2 and must
-// close it. early contains the bytes that were already read from the connection, and http2 must
-// release place after it closes the connection. http2 must not block.
+// New returns a server that passes requests to server. Requests are forwarded with app, or with client if the user
+// container supports only HTTP/2. The function http2 is called for each connection that uses HTTP/2. It takes over the
+// connection, and must not block. It must close the connection and then release place. early contains the bytes that
+// were already read from the connection.
 func New(s rewrite.ServerSettings, server transport.Handler, app *http1client.App, client *http2client.Client, watcher *netconn.Watcher,
 	http2 func(c *netconn.Conn, early []byte, place *netconn.Place),
 ) *Server {
@@ -56,12 +55,11 @@ func New(s rewrite.ServerSettings, server transport.Handler, app *http1client.Ap
 	return l
 }
 
-// Counts returns the number of served requests and the number of connections that were handed to the
-// HTTP/2 engine.
+// Counts returns the number of requests and the number of connections that were handed to the HTTP/2 engine.
 func (l *Server) Counts() (served, given uint64) { return l.served.Load(), l.given.Load() }
 
-// GiveTime is the maximum time after the call to Shutdown during which a connection may still be handed to the
-// HTTP/2 engine, because its protocol is not yet known.
+// GiveTime is the maximum time after a call to Shutdown until the protocol of each connection is known. During this
+// time, connections can still be handed to the HTTP/2 engine.
 const GiveTime = netconn.LastLook + netconn.LingerTime
 
 // Serve accepts connections from ln and serves them until Shutdown is called. If config is not nil, Serve uses TLS.
@@ -90,8 +88,8 @@ func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	}
 }
 
-// start waits for a place and serves the connection in a new goroutine. It returns false if the server
-// is shutting down.
+// start waits until the connection limit admits the connection, and serves the connection in a new goroutine. It returns
+// false if the server is shutting down.
 func (l *Server) start(nc *net.TCPConn, secure *netconn.Server) bool {
 	bytes, err := netconn.New(nc)
 	if err != nil {
@@ -115,10 +113,9 @@ func (l *Server) start(nc *net.TCPConn, secure *netconn.Server) bool {
 // closing reports whether a connection must be closed after its current request.
 func (l *Server) closing() bool { return l.proxy.Draining() }
 
-// Shutdown serves the connections that the kernel has already accepted, and then stops the listeners.
-// It completes the requests in flight and closes each connection when it is idle. When ctx is
-// canceled, Shutdown closes the remaining connections. It ignores connections that were handed to the
-// HTTP/2 engine. It must be called at most once.
+// Shutdown stops the listeners after it has accepted the connections in their backlogs. It completes the requests in
+// progress and closes each connection when the connection is idle. When ctx is canceled, Shutdown closes the remaining
+// connections immediately. It ignores connections that were handed to the HTTP/2 engine. It must be called at most once.
 func (l *Server) Shutdown(ctx context.Context) error {
 	l.listeners.Stop()
 	return l.conns.Shutdown(ctx, func() {

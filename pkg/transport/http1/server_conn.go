@@ -16,22 +16,22 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// chunkRoom is the minimum space for a chunked body after a header section, in bytes. The header section remains in
-// the buffer, and the chunks are read into the space after it and decoded there.
+// chunkRoom is the minimum space in bytes that the buffer has after the header section of a request with a chunked body.
+// The chunks are read into this space and decoded there, because the header section stays in the buffer.
 const chunkRoom = 4 << 10
 
 // past is a time in the past. A deadline that is set to past interrupts a blocked read or write.
 var past = time.Unix(1, 0)
 
-// serverConn is a client connection. One goroutine reads the requests, runs their lifecycles and writes the
-// responses. Another goroutine forwards a long request body.
+// serverConn is a client connection. The reader goroutine reads the requests, runs their lifecycles and writes the
+// responses. Another goroutine reads and forwards a long request body.
 type serverConn struct {
 	server *Server
 	nc     *netconn.Conn
 	watch  *netconn.Watch
 	place  *netconn.Place
 	memory *netconn.Account
-	held   int // bytes of the read buffer that are charged to memory
+	held   int // number of bytes that are charged to memory for the read buffer and the request
 
 	// The following fields are owned by the reader goroutine. buf[r:w] holds unread input. An idle
 	// connection has no buffer.
@@ -41,21 +41,21 @@ type serverConn struct {
 	need    int                // minimum size of the next buffer in bytes, estimated from the previous input
 	err     error              // error of the last read
 	reading func(uintptr) bool // tryRead, created once to avoid an allocation
-	first   bool               // no request has been served on this connection
-	owing   bool               // a header section is incomplete and limited by HeaderTimeout
+	first   bool               // no request was served on this connection yet
+	owing   bool               // a header section is incomplete, and HeaderTimeout is running
 	skipped bool               // an empty line before the next request was skipped
 	refused bool               // the last header section was rejected
 	agreed  bool               // ALPN selected HTTP/1.1
-	taking  atomic.Bool        // the reader is reading from the socket, or has input that it has not yet processed
+	taking  atomic.Bool        // the reader goroutine reads from the socket, or has input that it has not processed yet
 
 	// The following fields are owned by the writer goroutine.
-	left     []byte             // remaining bytes of the current write
-	then     []byte             // bytes that are written after left
+	left     []byte             // remaining bytes of the first slice of the current write
+	then     []byte             // remaining bytes of the second slice, which is written after left
 	writeErr error              // error of the current write
 	writing  func(uintptr) bool // tryWrite, created once to avoid an allocation
 	clocked  bool               // the send timeout of the client applies to the write
-	counted  bool               // bytes that the client does not read are charged to the memory budget
-	unread   int                // number of charged bytes that the client does not read
+	counted  bool               // output that the client does not read is charged to the memory budget
+	unread   int                // number of bytes charged for output that the client does not read
 	offered  atomic.Bool        // the send timeout is running, because a write was incomplete
 	gone     atomic.Bool        // the client closed its side of the connection
 	costly   atomic.Bool        // the connection was closed because of the memory budget
@@ -68,12 +68,12 @@ type serverConn struct {
 	mu         sync.Mutex
 	idle       bool // the reader waits for the first byte of a header section
 	incomplete bool // the TLS handshake or a header section is incomplete
-	retiring   bool
-	evicted    bool // the connection is being closed because of the connection limit
+	retiring   bool // retire was called
+	evicted    bool // evict has closed the connection
 }
 
 func newServerConn(l *Server, nc *netconn.Conn) *serverConn {
-	c := &serverConn{server: l, nc: nc, incomplete: true} // the TLS handshake and the first header section
+	c := &serverConn{server: l, nc: nc, incomplete: true} // the TLS handshake or the first header section is incomplete
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
 	c.memory = l.settings.Memory.Open(c.remote, c.evictMemory)
@@ -84,7 +84,7 @@ func newServerConn(l *Server, nc *netconn.Conn) *serverConn {
 	return c
 }
 
-// hangup records that the client has closed its side of the connection.
+// hangup records that the client has closed its side of the connection, and aborts a handshake or request.
 func (c *serverConn) hangup() {
 	c.gone.Store(true)
 	c.endHandshake()
@@ -155,8 +155,9 @@ func (c *serverConn) handshake(secure *netconn.Server) (protocol string, err err
 	return c.nc.TLS().NegotiatedProtocol, nil
 }
 
-// handshakeWaits is called each time the handshake starts or stops waiting for the client. While the
-// handshake waits for the sidecar, the connection is not closed in favor of another connection.
+// handshakeWaits is called each time the handshake starts or stops waiting for the client. client reports whether the
+// handshake waits for the client, and answered whether the client has already received a part of the handshake. The
+// connection can be evicted only while the handshake waits for the client.
 func (c *serverConn) handshakeWaits(client, answered bool) {
 	switch {
 	case client && answered:
@@ -168,7 +169,7 @@ func (c *serverConn) handshakeWaits(client, answered bool) {
 	}
 }
 
-// endHandshake cancels a handshake that is waiting in the queue. It is safe for concurrent use.
+// endHandshake cancels a handshake that waits in the queue of handshakes. It is safe for concurrent use.
 func (c *serverConn) endHandshake() {
 	if cancel := c.cancelHandshake.Load(); cancel != nil {
 		(*cancel)()
@@ -193,10 +194,11 @@ type what uint8
 const (
 	request what = iota
 	http2        // the HTTP/2 connection preface
-	end          // end of input, or input that is not served
+	end          // end of the input, or a header section that was rejected
 )
 
-// next reads input until it contains a complete request header section or the HTTP/2 preface.
+// next reads input until the buffer contains a complete request header section or the HTTP/2 preface, or the connection
+// must be closed.
 func (c *serverConn) next() what {
 	c.skipped = false
 	c.owing = c.first // the timeout for the first header section starts with the connection
@@ -225,8 +227,8 @@ func (c *serverConn) next() what {
 }
 
 // skipEmptyLine skips one empty line before a request line (RFC 9112 section 2.2). Some clients send an empty line
-// after a request body. The empty line does not start a request, so the connection stays idle. skipEmptyLine is not
-// inlined, so that the stack of an idle connection stays small.
+// after a request body. The connection stays idle, because the empty line does not start a request. skipEmptyLine is
+// not inlined, so that the stack of an idle connection stays small.
 //
 //go:noinline
 func (c *serverConn) skipEmptyLine() {
@@ -234,11 +236,11 @@ func (c *serverConn) skipEmptyLine() {
 	if !c.skipped && c.w-c.r >= len(crlf) && string(c.buf[c.r:c.r+len(crlf)]) == crlf {
 		c.skipped = true
 		c.r += len(crlf)
-		c.request.Reset() // the parser may have parsed the CR
+		c.request.Reset() // the parser may already have parsed the CR
 	}
 }
 
-// owe starts the header timeout if the timeout is not running.
+// owe starts HeaderTimeout if the timeout is not running.
 func (c *serverConn) owe() {
 	if !c.owing {
 		c.owing = true
@@ -280,8 +282,7 @@ func (c *serverConn) classify() (w what, known bool) {
 func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 	limit := c.server.settings.MaxHeaderBytes
 	switch {
-	// A header section that is too long gets status 431, even if it is also malformed (RFC 6585
-	// section 5).
+	// A header section that is too long is rejected with status 431, even if it is also malformed (RFC 6585 section 5).
 	case err != nil && n <= limit:
 		if refused, ok := errors.AsType[*wire.Refused](err); ok {
 			return refused.Status
@@ -293,15 +294,15 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 	return 0
 }
 
-// refuse responds to a header section that is rejected. The connection is closed afterwards, because
-// the end of the rejected request is unknown.
+// refuse sends an error response for a rejected header section. After that, the connection is closed, because the end of
+// the rejected request is unknown.
 func (c *serverConn) refuse(status int) {
 	c.abandonHead()
 	c.server.proxy.Refuse(&c.exchange, status)
 }
 
-// abandonHead prepares the exchange for the response to an incomplete or invalid header section. The connection is
-// closed afterwards.
+// abandonHead prepares the exchange for the response to an incomplete or invalid header section. After the response, the
+// connection is closed.
 func (c *serverConn) abandonHead() {
 	c.refused = true
 	c.request.Abandon(c.buf[c.r:c.w])
@@ -309,11 +310,11 @@ func (c *serverConn) abandonHead() {
 	c.exchange.begin(0)
 }
 
-// wait reads more input and appends it to the buffer. It returns an error if the idle connection is
-// evicted, or if it is retiring and no input arrives.
+// wait waits for input and appends it to the buffer. It returns an error if the connection is evicted, or if the
+// connection is retiring and no input arrives.
 func (c *serverConn) wait() error {
 	c.makeRoom(c.w - c.r + 1)
-	defer c.place.Serving() // applies until Idle or Reading is called again
+	defer c.place.Serving() // until the next call to Idle or Reading, the connection is not evicted
 	if c.w > 0 {
 		c.place.Reading()
 		return c.read()
@@ -334,8 +335,8 @@ func (c *serverConn) wait() error {
 
 var errEvicted = errors.New("idle connection closed because of the connection limit")
 
-// rest marks the connection as idle. It reports whether the connection is retiring. In this case, the next read is
-// the last one, and its timeout is netconn.LastLook.
+// rest marks the connection as idle. last reports whether the connection is retiring. The next read is then the last
+// read, with the timeout netconn.LastLook.
 func (c *serverConn) rest() (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -346,8 +347,7 @@ func (c *serverConn) rest() (last bool) {
 	return c.retiring
 }
 
-// stir marks the connection as not idle. It reports whether the connection is retiring and whether it
-// was evicted.
+// stir marks the connection as not idle. It returns the fields retiring and evicted.
 func (c *serverConn) stir() (retiring, evicted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -384,9 +384,10 @@ func (c *serverConn) evict() bool {
 	if !c.idle && !c.incomplete {
 		return false
 	}
-	// Check the socket first, because the reader sets taking before it empties the socket.
+	// Check the socket before taking. In the reverse order, the reader goroutine could set taking and empty the socket
+	// between the two checks, and its input would be overlooked.
 	if !c.nc.Silent() || c.taking.Load() {
-		return false // the reader will process the input
+		return false
 	}
 	c.evicted = true
 	c.nc.SetReadDeadline(past)
@@ -394,9 +395,9 @@ func (c *serverConn) evict() bool {
 	return true
 }
 
-// limitHead sets or clears the read deadline for the header section. While the server shuts down, the timeout is
-// netconn.LingerTime instead of HeaderTimeout, so that slow clients do not delay the termination of the pod. c.mu
-// must be held, so that limitHead cannot replace the deadline that evict set.
+// limitHead sets the read deadline if a header section is incomplete, and otherwise clears it. If the connection is
+// retiring, the timeout is netconn.LingerTime instead of HeaderTimeout, so that slow clients do not delay the
+// termination of the pod. c.mu must be held, so that limitHead cannot replace the deadline that evict has set.
 func (c *serverConn) limitHead() {
 	if c.evicted {
 		return // keep the deadline that evict set
@@ -412,8 +413,8 @@ func (c *serverConn) limitHead() {
 	c.nc.SetReadDeadline(time.Now().Add(limit))
 }
 
-// retire closes the connection as soon as it is idle and no input arrives. It is safe for concurrent
-// use and must be called once.
+// retire causes the connection to be closed when it is idle and no input arrives. It is safe for concurrent use, and
+// must be called at most once.
 func (c *serverConn) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -454,7 +455,7 @@ func (c *serverConn) makeRoom(n int) {
 	c.server.buffers.Put(pooled)
 }
 
-// hold allocates a read buffer if there is none.
+// hold allocates a read buffer if the connection has no buffer.
 func (c *serverConn) hold() {
 	if c.buf != nil {
 		return
@@ -471,8 +472,8 @@ func (c *serverConn) read() error {
 	return c.err
 }
 
-// tryRead reads the input that is available on the socket. It releases an empty buffer before the
-// connection waits for input.
+// tryRead reads available input from the socket. done is false if no input is available. tryRead then releases an empty
+// buffer, so that a waiting connection holds no buffer.
 func (c *serverConn) tryRead(fd uintptr) (done bool) {
 	c.hold()
 	c.taking.Store(true) // must precede the read that empties the socket; see evict
@@ -491,12 +492,11 @@ func (c *serverConn) tryRead(fd uintptr) (done bool) {
 	c.err = nil
 	first := c.w == 0
 	c.w += n
-	// If the buffer is full, the rest of the header section is read into a larger buffer without another wait for
-	// the socket. HTTP/2 input remains in the socket, because the HTTP/2 engine would keep this buffer until the
-	// connection is closed.
+	// If the buffer is full, read more input into a larger buffer without another wait for the socket. HTTP/2 input
+	// stays in the socket, because the HTTP/2 engine would keep a copy of it until the connection is closed.
 	for c.w == len(c.buf) && c.w < bufferSize && !c.hasPreface() {
 		c.makeRoom(c.w + 1)
-		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // the next read returns the error again
+		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // after an error, the next read returns the error again
 		c.w += n
 	}
 	if first {
@@ -511,7 +511,7 @@ func (c *serverConn) hasPreface() bool {
 	return is
 }
 
-// write writes p and then q. It returns the number of bytes written.
+// write writes p and then q. It returns the total number of written bytes.
 func (c *serverConn) write(p, q []byte) (n int, err error) {
 	c.left, c.then, c.writeErr = p, q, nil
 	err = c.nc.WaitWrite(c.writing)
@@ -528,8 +528,7 @@ func (c *serverConn) write(p, q []byte) (n int, err error) {
 	return n, cmp.Or(err, c.writeErr)
 }
 
-// tryWrite writes until all bytes are written or the socket buffer is full. It returns false if the
-// socket buffer is full.
+// tryWrite writes c.left and c.then. done is false if the socket buffer is full, so that the write must continue later.
 func (c *serverConn) tryWrite(fd uintptr) (done bool) {
 	c.left, c.then, c.writeErr = c.nc.TryWriteAll(fd, c.left, c.then)
 	if errors.Is(c.writeErr, netconn.ErrAgain) {
@@ -540,7 +539,7 @@ func (c *serverConn) tryWrite(fd uintptr) (done bool) {
 	return true
 }
 
-// offer starts the send timeout of the client, if it applies to the current write and is not running.
+// offer starts the send timeout if it applies to the current write and is not running.
 func (c *serverConn) offer() {
 	if c.clocked && !c.offered.Load() {
 		c.offered.Store(true)
@@ -548,19 +547,19 @@ func (c *serverConn) offer() {
 	}
 }
 
-// release returns the buffer to the pool.
+// release releases the read buffer with its content.
 func (c *serverConn) release() {
 	c.server.buffers.Put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 
-// dropHead releases the header section of the request, whose fields point into the buffer.
+// dropHead removes the references of the request to the read buffer, which contains its header section.
 func (c *serverConn) dropHead() {
 	c.request.Reset()
 	c.exchange.head.Release()
 }
 
-// finish releases the completed request. It reports whether the connection can serve another request.
+// finish releases the request after its lifecycle has ended. It reports whether the connection can serve another request.
 func (c *serverConn) finish() bool {
 	if !c.exchange.end() || c.gone.Load() {
 		return false
@@ -577,12 +576,13 @@ func (c *serverConn) finish() bool {
 	return true
 }
 
-// close closes the connection. It lets the client read the last response first.
+// close closes the connection. If the connection is closed after a complete response, close lets the client read this
+// response first.
 func (c *serverConn) close() {
 	c.watch.Stop()
 	c.built.Reset()
 	c.release()
-	c.dropHead() // released before Linger, which waits for the client
+	c.dropHead() // release the memory before Linger, which may wait for the client
 	c.charge(0)
 	if c.last && !c.broken && !c.gone.Load() {
 		c.nc.Linger(c.refused)

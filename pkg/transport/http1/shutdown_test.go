@@ -118,7 +118,7 @@ func TestShutdownReturnsDeadlineExceeded(t *testing.T) {
 		clients = append(clients, c)
 	}
 	app.wantRunning(t, 2)
-	server.Dial() // this connection waits for a place
+	server.Dial() // the second connection waits for a place
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	harness.Equal(t, server.ShutdownWithin(ctx), context.DeadlineExceeded)
@@ -184,14 +184,14 @@ func requestUntilClosed(t *testing.T, address, text string, answered *atomic.Int
 	head, body, _ := strings.Cut(text, "\r\n\r\n")
 	for range 50 {
 		if _, err := io.WriteString(c, head+"\r\n\r\n"); err != nil {
-			return false // closed before the request was sent
+			return false // the server closed the connection before the request was sent
 		}
 		if body != "" {
 			io.WriteString(c, body)
 		}
 		_, m, err := harness.ReadResponse(in, "GET")
 		if err != nil {
-			return false // closed before the request arrived
+			return false // the server closed the connection before the request arrived
 		}
 		if m.Status() != 200 || m.Body != "/p" {
 			t.Errorf("got %s %q, want 200 /p", m.Start, m.Body)

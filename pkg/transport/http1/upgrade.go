@@ -14,9 +14,9 @@ import (
 func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 	c := x.c
 	result.Upgraded = true
-	x.state.Upgrade()                 // after this, a half-closed client connection is not an error
-	c.watch.Stop()                    // the tunnel detects when the client closes its side
-	x.broken, c.clocked = true, false // no response follows the tunnel
+	x.state.Upgrade()                 // from now on, hasGone ignores a half-closed connection
+	c.watch.Stop()                    // the tunnel itself detects that the client closes its side
+	x.broken, c.clocked = true, false // the connection cannot be used after the tunnel
 	var client net.Conn = c.nc
 	if r.IsWebSocket() {
 		w := netconn.NewWebSocket(c.nc)

@@ -50,7 +50,7 @@ import (
 
 // A script contains a request and its response.
 type script struct {
-	fields  [][2]string // pseudo-header fields first
+	fields  [][2]string // fields in the order in which they are sent, pseudo-header fields first
 	body    []byte
 	split   int         // length of the first DATA frame in bytes
 	trailer [][2]string // nil means no trailer section
@@ -139,7 +139,7 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	s := a.script
 	var fields []string
-	if !s.has("content-length") { // the proxy may add it to a complete body
+	if !s.has("content-length") { // the proxy may add Content-Length if the body is complete
 		r.Header.Del("Content-Length")
 		r.ContentLength = -1
 	}
@@ -331,7 +331,7 @@ func (c *comparison) compare(t testing.TB, s *script) {
 	for i, speaks := range []string{"HTTP/1.1", "h2c"} {
 		own, ownRequests := c.own[i].run(t, s)
 		ref, refRequests := c.reference[i].run(t, s)
-		short := s.has("content-length") // content of this length may have arrived before the error
+		short := s.has("content-length") // the content may be complete before the error occurs
 		if refused(own) && (len(ownRequests) == 0 || short) && (s.stricter() || refused(ref)) {
 			continue
 		}

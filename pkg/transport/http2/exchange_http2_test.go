@@ -49,7 +49,7 @@ func serveFrames(conn *harness.AppConn, serve func(s *appStream)) {
 	frames.Follow(func(f xhttp2.Frame) {
 		if f, ok := f.(*xhttp2.MetaHeadersFrame); ok {
 			s := &appStream{frames, f, f.StreamID}
-			if f.PseudoValue("path") == "*" { // protocol detection
+			if f.PseudoValue("path") == "*" { // the request is part of the protocol detection
 				s.respond(true, ":status", "204")
 			} else if f.PseudoValue("method") != "" {
 				serve(s)

@@ -41,7 +41,7 @@ func wantClosed(t *testing.T, server *netconn.Server, bounds *bound.Recorder, te
 	harness.NoError(t, err)
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(harness.Patience))
-	_, _ = io.WriteString(c, text) // the server may close the connection before it has read all
+	_, _ = io.WriteString(c, text) // an error means that the server has closed the connection early
 	if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
 		t.Errorf("got %v, want the connection closed", err)
 	}
@@ -183,7 +183,7 @@ func TestLongHandshakesShareExtraBytes(t *testing.T) {
 	server := recordingServer(0, bounds)
 	server.SetExtraBytes(16 << 10)
 	s := newShaker(t, server)
-	for range 2 { // the first one returns its bytes
+	for range 2 { // the first handshake must return its extra bytes to the server
 		c, err := s.dial("127.0.0.1")
 		harness.NoError(t, err)
 		defer c.Close()

@@ -5,9 +5,8 @@
 //
 // An engine waits with [Conn.WaitRead] and [Conn.WaitWrite]. They call a function each time the socket may be
 // ready. In this function, [Conn.TryRead] and [Conn.TryWrite] transfer bytes without blocking. An engine therefore
-// holds no buffer while it waits. crypto/tls uses the same functions. It receives a temporary error if no bytes are
-// available, and one system call sends the encrypted bytes of one write. An idle connection holds only the buffers
-// of crypto/tls.
+// needs no buffer while it waits. A TLS connection works in the same way: crypto/tls receives a temporary error if no
+// bytes are available, and an idle TLS connection holds only the buffers of crypto/tls.
 //
 // A Conn is also a [net.Conn] for callers that block.
 package netconn
@@ -27,8 +26,7 @@ import (
 // ErrAgain is returned if no bytes can be read or written without blocking.
 var ErrAgain error = again{}
 
-// again is the type of ErrAgain. It is a temporary error, so crypto/tls can continue to use the connection after
-// it.
+// again is the type of ErrAgain. After a temporary error, crypto/tls can continue to use the connection.
 type again struct{}
 
 func (again) Error() string   { return "operation would block" }
@@ -104,12 +102,13 @@ func asAgain(err error) error {
 	return err
 }
 
-// WaitWrite is the equivalent of WaitRead for writing.
+// WaitWrite calls try immediately and then each time the socket may accept output, until try returns true. It returns an
+// error if the write deadline expires or the connection is closed.
 func (c *Conn) WaitWrite(try func(fd uintptr) (done bool)) error { return c.raw.Write(try) }
 
 // TryWrite writes as much of p and then q as possible without blocking, and returns the number of
 // bytes written. If no bytes can be written, it returns ErrAgain. With TLS, written bytes may still be
-// buffered. They are sent completely when TryWrite with empty p and q returns no error. TryWrite must
+// buffered. All of them were sent if a call to TryWrite with empty p and q returns no error. TryWrite must
 // be called inside WaitWrite with the fd of WaitWrite.
 func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
 	switch {
@@ -231,10 +230,10 @@ func (c *Conn) writeAll(fd uintptr) (done bool) {
 const (
 	// LingerTime is the maximum time that [Conn.Linger] discards input.
 	LingerTime = time.Second
-	// lingerBytes is the maximum number of bytes that are discarded.
+	// lingerBytes is the maximum number of bytes that Linger discards.
 	lingerBytes = 8 << 20
-	// lingerErrorBytes replaces lingerBytes after invalid input. The limit is lower because discarding a flood of
-	// input would cost CPU time. The client still has LingerTime to read the response.
+	// lingerErrorBytes replaces lingerBytes after invalid input. It is lower because it costs CPU time to discard a
+	// large amount of input. The client still has LingerTime to read the response.
 	lingerErrorBytes = 64 << 10
 )
 
@@ -250,12 +249,12 @@ func (c *Conn) Linger(invalid bool) {
 	if !invalid {
 		c.discard(lingerBytes)
 	} else if c.discard(lingerErrorBytes) == lingerErrorBytes {
-		time.Sleep(time.Until(end)) // closing now would reset the connection before the client can read
+		time.Sleep(time.Until(end)) // if the caller closed the connection now, the client could not read the response
 	}
 }
 
-// discard reads and drops up to limit bytes, until the end of the input or the read deadline. It
-// returns the number of bytes.
+// discard reads and discards up to limit bytes. It stops at the end of the input or at the read deadline. It returns the
+// number of discarded bytes.
 func (c *Conn) discard(limit int64) int64 {
 	n, _ := io.CopyN(io.Discard, c.tcp, limit)
 	return n

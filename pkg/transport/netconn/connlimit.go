@@ -16,13 +16,13 @@ import (
 // A ConnLimit limits the number of open connections of all listeners that share it. If the limit
 // is reached, a new connection replaces the connection that has been idle for the longest time:
 //
-//   - Connections on which no request was answered are replaced after idle connections. If they are more than half
-//     of all connections, they are replaced first.
+//   - Connections on which no request was answered are replaced only if no other connection is idle. However, if
+//     more than half of all connections are of this kind, they are replaced first.
 //   - A connection with an incomplete header section is replaced only if no connection is idle.
 //   - A connection with a request in flight is never replaced. If each connection has a request in
 //     flight, new connections wait.
-//   - A connection is replaced only if it has been without a request for the constant patience or longer. A TLS
-//     client gets more time, because the handshake uses CPU time before the first request.
+//   - A connection is replaced only if it had no request for at least 20 ms (the constant patience). A TLS client
+//     gets more time, because the handshake uses CPU time before the first request.
 //
 // A request on an open connection takes no lock, because each request of each connection changes the state of a
 // [Place]. The list of connections is sorted only when a connection must be replaced.
@@ -41,13 +41,13 @@ type ConnLimit struct {
 
 	mu      sync.Mutex
 	places  []*Place              // the places of the open connections, not sorted
-	trust   [states]time.Duration // patience with connections on which no request was answered, by state
-	closing int                   // connections that were replaced and whose descriptor is still open
+	trust   [states]time.Duration // patience for connections on which no request was answered, by state
+	closing int                   // number of connections that were replaced and are still open
 	reached time.Time             // see bound.Pool.Reached
 	unknown int                   // number of places of connections on which no request was answered
 	scan    scan
 	waiting []*Place    // places for which Enter waits, oldest first
-	full    bool        // OnFull was called, and connections are still waiting
+	full    bool        // OnFull was called, and there were waiting connections since then
 	timer   *time.Timer // calls admit; nil before the first use
 
 	// The following fields count from the start of the process. See the fields of bound.Pool.
@@ -55,19 +55,18 @@ type ConnLimit struct {
 	waited                     time.Duration
 }
 
-// patience is the minimum time from the end of a request until its connection may be replaced, so that a request
-// that is already in transit is served. If patience were longer, clients that open connections continuously could
-// keep other clients waiting.
+// patience is the minimum time between the end of a request and the replacement of its connection. The next request may
+// already be in transit. If patience were longer, clients that continuously open connections could delay other clients.
 //
-// The patience with a connection on which no request was answered is between patience and maxPatience. A client can
-// take longer than patience to send its first request, for example because of a TLS handshake over a slow network.
-// If 345 clients connect at the same time and all of them send a request, none of their connections may be closed.
-// If these clients send nothing, they must not keep other clients waiting. The patience therefore doubles with each
-// connection on which the first request is answered, and halves with each connection that is closed before that.
+// A client can take longer than patience to send its first request, for example because of a slow network. If many
+// clients connect at the same time and all of them send a request, no connection may be closed before its request. If
+// these clients send nothing, they must not delay other clients. For this reason, the patience for a connection on which
+// no request was answered varies between patience and maxPatience. It doubles each time the first request of a
+// connection is answered, and halves each time a connection is closed before its first request.
 //
-// After a valid ClientHello, a connection gets at least minTLSPatience. If 1000 clients share a busy processor,
-// each of them waits for the handshakes of the others before it sends the next message. maxTLSPatience is the
-// timeout of a handshake.
+// After a valid ClientHello, the patience is between minTLSPatience and maxTLSPatience, which is the timeout of a
+// handshake. It is longer because 1000 clients may share a busy CPU, so that the messages of a handshake are delayed by
+// the handshakes of other clients.
 const (
 	patience       = 20 * time.Millisecond
 	maxPatience    = 2 * time.Second
@@ -75,9 +74,8 @@ const (
 	maxTLSPatience = 10 * time.Second
 )
 
-// MaxClosing is the maximum number of open connections that have been closed for other
-// connections and that do not count against the limit. An HTTP/2 connection needs some time to
-// send GOAWAY.
+// MaxClosing is the maximum number of connections that were replaced, are still open, and do not count against the
+// limit. A replaced HTTP/2 connection stays open until GOAWAY was sent.
 const MaxClosing = 64
 
 // State returns the state of the connections. Open includes the connections that are being closed.
@@ -98,13 +96,13 @@ func (l *ConnLimit) State() bound.Pool {
 type Place struct {
 	limit *ConnLimit
 	peer  string       // address of the client
-	since atomic.Int64 // a [moment]
+	since atomic.Int64 // state of the connection and its beginning; a [moment]
 	known atomic.Bool  // a request was answered on the connection
 	tls   bool         // Greeted was called
 
 	// Guarded by limit.mu.
 	end       func() bool
-	index     int           // in limit.places
+	index     int           // index of the place in limit.places
 	left      bool          // the connection was closed, or is about to be
 	slow      bool          // the connection was replaced, and Leave was not called
 	turn      chan struct{} // closed when the place becomes free; nil if the connection did not wait
@@ -165,7 +163,7 @@ func (l *ConnLimit) Enter(peer string, end func() bool, stop <-chan struct{}) (p
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.Index(l.waiting, p)
-	if i < 0 { // admitted at the same time
+	if i < 0 { // the connection was admitted in the meantime
 		return p, true
 	}
 	l.waiting = slices.Delete(l.waiting, i, i+1)
@@ -197,7 +195,7 @@ func (l *ConnLimit) tryEnter(p *Place) bool {
 
 func (l *ConnLimit) now() time.Duration { return time.Since(l.begin) }
 
-// take gives p a free place. l.mu must be held.
+// take adds p to l.places. l.mu must be held.
 func (l *ConnLimit) take(p *Place) {
 	p.index = len(l.places)
 	l.places = append(l.places, p)
@@ -207,7 +205,7 @@ func (l *ConnLimit) take(p *Place) {
 	p.since.Store(int64(l.moment(newcomer)))
 }
 
-// admit admits waiting connections while there is room. l.mu must be held.
+// admit admits waiting connections while places are free or can be made free. l.mu must be held.
 func (l *ConnLimit) admit() {
 	if len(l.waiting) == 0 {
 		return
@@ -235,8 +233,7 @@ func (l *ConnLimit) admit() {
 	}
 }
 
-// makeRoom closes a connection if no place is free. It reports whether a place is free. l.mu must
-// be held.
+// makeRoom replaces a connection if no place is free. It reports whether a place is free. l.mu must be held.
 func (l *ConnLimit) makeRoom(now time.Duration) bool {
 	for len(l.places) >= l.most {
 		c := l.next(now)
@@ -260,25 +257,24 @@ func (l *ConnLimit) makeRoom(now time.Duration) bool {
 	return true
 }
 
-// A candidate is a connection that can be closed for another one. If the since field of the place has changed, the
-// candidate is no longer valid.
+// A candidate is a connection that could be replaced at the time of the scan. It is no longer valid if place.since
+// differs from since.
 type candidate struct {
 	place *Place // nil after it was used
 	since moment
 }
 
-// A scan contains the connections that could be closed at the time of the scan.
+// A scan contains the connections that could be replaced at the time of the scan.
 type scan struct {
-	expires time.Duration       // until this time, connections that are not in lists cannot be closed
+	expires time.Duration       // time until which connections that are not in lists cannot be replaced
 	lists   [states][]candidate // oldest first
-	found   [states]bool        // the scan found candidates in the state, or Enter has added one since
+	found   [states]bool        // the scan found candidates in the state, or Enter has added a connection since then
 }
 
-// next returns the connection to be closed next, or nil if there is none. If the last scan has no candidate of the
-// preferred state left, next scans all places again, but at most once per patience. Until the next scan, next
-// returns a connection in a less preferred state only if the last scan found no connection in the preferred state.
-// If the last scan found some, the other connections in the preferred state are too recent to be closed. l.mu must
-// be held.
+// next returns the connection to be replaced next, or nil if there is none. If the last scan has no candidate in the
+// preferred state left, next scans all places again, but at most once in the time patience. Until the next scan, it
+// returns a candidate in a less preferred state only if the last scan has found no candidate in the preferred state.
+// Otherwise, connections in the preferred state exist, but their state is too recent. l.mu must be held.
 func (l *ConnLimit) next(now time.Duration) *candidate {
 	order := [...]state{idle, newcomer, greeted, reading}
 	if l.unknown > l.most/2 {
@@ -297,7 +293,7 @@ func (l *ConnLimit) next(now time.Duration) *candidate {
 	return nil
 }
 
-// first returns the oldest candidate of a state, or nil.
+// first returns the oldest valid candidate in a state, or nil if there is none.
 func (s *scan) first(of state) *candidate {
 	for list := s.lists[of]; len(list) > 0; list = list[1:] {
 		c := &list[0]
@@ -311,7 +307,7 @@ func (s *scan) first(of state) *candidate {
 	return nil
 }
 
-// scanPlaces replaces the scan. l.mu must be held.
+// scanPlaces replaces l.scan with a new scan. l.mu must be held.
 func (l *ConnLimit) scanPlaces(now time.Duration) {
 	l.scan = scan{expires: now + patience}
 	for _, p := range l.places {
@@ -414,7 +410,7 @@ func (p *Place) Answered() {
 	}
 }
 
-// Reading records that a part of a header section has arrived.
+// Reading records that an incomplete header section has arrived.
 func (p *Place) Reading() { p.move(reading) }
 
 // Stir is like Reading, but it has no effect if a request is in flight on the connection.
@@ -438,12 +434,12 @@ func (p *Place) move(s state) {
 	}
 }
 
-// moment returns the moment at which a state begins now.
+// moment returns the moment of a state that begins now.
 func (l *ConnLimit) moment(s state) moment { return moment(l.now()<<stateBits) | moment(s) }
 
-// Wanted reports whether another connection waits for a place. If it returns true, the connection
-// should be closed after the current response. Otherwise, a client that sends requests without a
-// pause would keep its place forever.
+// Wanted reports whether another connection waits for a place. If Wanted returns true, the caller should close the
+// connection after the current response. Otherwise, a client that sends requests without a pause would never release
+// its place.
 func (p *Place) Wanted() bool { return p.limit.wanted.Load() }
 
 // Leave records that the connection was closed.
@@ -458,7 +454,7 @@ func (p *Place) Leave() {
 	}
 	l.admit()
 	if len(l.places) < l.most-l.most/8 {
-		l.scan = scan{} // releases the connections that the scan refers to
+		l.scan = scan{} // allow the places in the scan to be garbage collected
 	}
 }
 

@@ -51,7 +51,7 @@ func (m *members) enter() (*member, <-chan bool) {
 		in <- ok
 	}()
 	synctest.Wait()
-	time.Sleep(2 * time.Second) // the maximum patience with other connections
+	time.Sleep(2 * time.Second) // maxPatience
 	synctest.Wait()
 	return c, in
 }

@@ -16,8 +16,8 @@ type Conns[C comparable] struct {
 	serving sync.WaitGroup
 }
 
-// NewConns returns an empty set. retire closes a connection as soon as it is idle and no input
-// arrives. abandon closes a connection immediately. Neither may block.
+// NewConns returns an empty set. retire must cause a connection to be closed when it is idle and no input arrives.
+// abandon must close a connection immediately. Both functions must not block.
 func NewConns[C comparable](retire, abandon func(C)) *Conns[C] {
 	return &Conns[C]{retire: retire, abandon: abandon, all: make(map[C]struct{})}
 }
@@ -42,7 +42,7 @@ func (s *Conns[C]) Serve(c C, serve func()) {
 	})
 }
 
-// Each calls the function do for each connection. do must not block.
+// Each calls do for each connection. do must not block.
 func (s *Conns[C]) Each(do func(C)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +54,8 @@ func (s *Conns[C]) Each(do func(C)) {
 // Wait returns when all calls to serve have returned.
 func (s *Conns[C]) Wait() { s.serving.Wait() }
 
-// Shutdown retires all connections and returns when wait has returned. If ctx is canceled before that,
-// it abandons the remaining connections and returns the error of ctx. It must be called at most once.
+// Shutdown calls retire for all connections and waits until the function wait returns. If ctx is canceled before, it
+// calls abandon for the remaining connections and returns the error of ctx. It must be called at most once.
 func (s *Conns[C]) Shutdown(ctx context.Context, wait func()) error {
 	s.end(&s.ending, s.retire)
 	done := make(chan struct{})
@@ -73,8 +73,7 @@ func (s *Conns[C]) Shutdown(ctx context.Context, wait func()) error {
 	return ctx.Err()
 }
 
-// end sets *noted, which Serve checks for new connections, and calls the given end function for each open
-// connection.
+// end sets *noted and calls end for each open connection. noted is a field that Serve checks for new connections.
 func (s *Conns[C]) end(noted *bool, end func(C)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,8 +25,8 @@ func (s *Server) Queued() int {
 	return queued
 }
 
-// Stalled returns the time that counts for the time limits of a handshake that has waited for its client.
-// reading reports whether it waits for input.
+// StalledHandshake returns the result of stalled for a handshake that has waited for its client for the given time.
+// reading reports whether the handshake waits for input.
 func (c *Conn) StalledHandshake(waited time.Duration, reading bool) time.Duration {
 	h := &handshake{conn: c}
 	now := time.Now()
@@ -35,10 +35,10 @@ func (c *Conn) StalledHandshake(waited time.Duration, reading bool) time.Duratio
 	return h.stalled(now)
 }
 
-// SetExtraBytes sets how many bytes long handshakes share, before the first one.
+// SetExtraBytes sets the number of extra bytes that handshakes share. It must be called before the first handshake.
 func (s *Server) SetExtraBytes(n int) { s.handshakes.extra = n }
 
-// ExtraBytes returns how many of these bytes are left.
+// ExtraBytes returns the number of extra bytes that no handshake uses.
 func (s *Server) ExtraBytes() int {
 	s.handshakes.mu.Lock()
 	defer s.handshakes.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 const (
 	mostSteps   = 40  // maximum number of steps in a script
 	mostPieces  = 500 // maximum number of pieces in which a script is sent
-	mostUseless = 15  // consecutive messages without content; crypto/tls accepts one more
+	mostUseless = 15  // maximum number of consecutive messages without content; crypto/tls accepts one more
 )
 
 // A script is the input of a TLS 1.3 client and the content that must be read from it.
@@ -24,7 +24,7 @@ type script struct {
 	sent, content []byte
 	mayEnd        bool // there are more messages without content than the limit, so the content may be truncated
 	ended         bool // by close_notify
-	broken        bool // the input after a fault is invalid
+	broken        bool // a fault was injected, and the input after it is invalid
 	settled       bool // the last message was content
 }
 

@@ -25,24 +25,23 @@ const (
 	// maxQueued is the maximum number of handshakes in the queue. One CPU completes about 2000 handshakes per
 	// second.
 	maxQueued = 20000
-	// extraBytes is the number of bytes that all handshakes in progress can receive in addition to helloBytes or
-	// chainBytes each. crypto/tls buffers up to four times as many bytes.
+	// extraBytes is the total number of bytes that the handshakes in progress can receive in addition to helloBytes or
+	// chainBytes for each handshake. crypto/tls buffers up to four times as many bytes.
 	extraBytes = 1 << 20
 	// extension is the number of bytes that a handshake takes from extraBytes in one step.
 	extension = 8 << 10
-	// stallTime is the minimum time that a handshake can wait for the next flight of the client while another
-	// handshake is queued. The client sends two or three flights (RFC 8446 section 2). A slow client may need more
-	// time, for example if 1000 clients share a busy CPU.
+	// stallTime is the minimum time that a handshake can wait for the next messages of the client while another
+	// handshake is queued. The client sends messages two or three times (RFC 8446 section 2). A slow client may need
+	// more time, for example if 1000 clients share a busy CPU.
 	stallTime = time.Second
-	// recheckTime is the time between two checks of a handshake whose message has arrived and was not
-	// read.
+	// recheckTime is the time between two checks of a handshake whose next message has arrived but was not read yet.
 	recheckTime = time.Second / 5
 )
 
-// handshakes limits the number of handshakes in progress. Other handshakes wait in a queue without a timeout,
-// because the wait depends on the sidecar and not on the client. A slot is idle while its handshake waits for the
-// client. If handshakes are queued, an idle slot can be taken away after a time between stallTime and the timeout
-// of a handshake (see [fair.Options]).
+// handshakes limits the number of handshakes in progress. Other handshakes wait in a queue without a timeout, because
+// the client is not the cause of the wait. A slot is idle while its handshake waits for the client. If handshakes are
+// queued, an idle slot can be reassigned after a time between stallTime and the timeout of a handshake (see
+// [fair.Options]). The connection that loses its slot is closed.
 type handshakes struct {
 	slots   *fair.Semaphore
 	timeout time.Duration // maximum time that a handshake waits for its client
@@ -70,10 +69,10 @@ type handshake struct {
 	extendable int         // remaining number of bytes that the handshake can take from handshakes.extra
 	extended   int         // number of bytes taken from handshakes.extra
 	idle       bool        // the slot is idle
-	answered   bool        // the server has sent its first flight
+	answered   bool        // the server has sent its first messages
 	received   bool        // the client has sent data
 	exceeded   atomic.Bool // the connection was closed because the client exceeded a bound
-	wait       wait        // measures how long the handshake waits for the client
+	wait       wait        // measures the time that the handshake waits for the client
 	reading    atomic.Bool // the handshake waits for input
 	ended      atomic.Bool
 	timer      *time.Timer // calls expire
@@ -89,7 +88,7 @@ func (h *handshake) start(ctx context.Context) (err error) {
 		s.bounds.Hit(bound.TLSHandshakeQueue, h.conn.RemoteAddr().String())
 	}
 	if err == nil {
-		h.timer = time.AfterFunc(time.Hour, h.expire) // expire uses the timer
+		h.timer = time.AfterFunc(time.Hour, h.expire) // expire uses h.timer, which must be set before the timer fires
 		h.timer.Reset(s.timeout)
 	}
 	return err
@@ -108,8 +107,8 @@ func (h *handshake) end(completed bool) {
 	h.slot.Release()
 }
 
-// begin records that the handshake waits for the client. next is true if the server has sent a message
-// since the last wait, so that the client must send its next message.
+// begin records that the handshake waits for the client. next reports whether the handshake waits for a new message
+// because the server has sent a message, and not for the rest of the previous message.
 func (h *handshake) begin(next bool) {
 	h.wait.begin(next)
 	if next || !h.idle {
@@ -126,8 +125,8 @@ func (h *handshake) pause() {
 	h.waiting(false, h.answered)
 }
 
-// stalled returns the total time that the handshake has waited for the client. It returns 0 if the handshake does
-// not wait for the client, or if a message has arrived and was not read. In the second case, the process lacks CPU
+// stalled returns the total time that the handshake has waited for the client. It returns 0 if the handshake does not
+// wait for the client. It also returns 0 if a message has arrived and was not read, because the process then lacks CPU
 // time.
 func (h *handshake) stalled(now time.Time) time.Duration {
 	if h.ended.Load() || h.reading.Load() && !h.conn.Silent() {
@@ -155,8 +154,8 @@ func (h *handshake) close(name bound.Name) bool {
 	return true
 }
 
-// recordFailure records the error of a failed handshake. It does not record a bound, which was already recorded, a
-// client that sent nothing, such as a TCP probe, or a closed connection, which is not a TLS error.
+// recordFailure records the error of a failed handshake. It records nothing if the client has exceeded a bound, which
+// was already recorded, if the client has sent nothing, as a TCP probe does, or if the connection was closed.
 func (h *handshake) recordFailure(err error) {
 	if h.received && !h.exceeded.Load() && !connectionClosed(err) {
 		h.server.bounds.Fail(handshakeError(err), h.conn.RemoteAddr().String(), err)

@@ -8,12 +8,11 @@ const LongHead = 32 << 10
 type HeadMemory struct {
 	Account *Account // of the client connection; nil means no limit
 
-	held int // bytes
+	held int // number of reserved bytes
 }
 
-// Reserve reserves the memory for copies of a header section of n bytes. It waits in the same way as
-// [Account.Await], and returns false if the budget is exhausted. Reserve can be called again with a
-// larger n.
+// Reserve reserves the memory for the given number of copies of a header section of n bytes. If the budget is exhausted,
+// it waits in the same way as [Account.Await] and then returns false. Reserve can be called again with a larger n.
 func (m *HeadMemory) Reserve(n, copies int) bool {
 	more := copies*n - m.held
 	if n <= LongHead || more <= 0 {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// LastLook is how long a connection waits for input, and a listener accepts connections, after a
-// shutdown was requested.
+// LastLook is the time for which an idle connection waits for input, and a listener accepts connections, after a shutdown
+// was requested.
 const LastLook = 20 * time.Millisecond
 
 // Listeners is the set of listeners of a server, which are stopped at the same time. It is safe for
@@ -17,7 +17,7 @@ type Listeners struct {
 
 	mu      sync.Mutex
 	all     []net.Listener
-	serving sync.WaitGroup // counts calls to Add without Done
+	serving sync.WaitGroup // counts the listeners for which Done was not called
 }
 
 // NewListeners returns an empty set.

@@ -114,7 +114,7 @@ type Account struct {
 	ending atomic.Bool  // end was called; set while budget.mu is held
 
 	released atomic.Int64 // number of bytes that were subtracted or forwarded since Open
-	moved    atomic.Int64 // value of budget.clock when bytes were last added, subtracted or forwarded
+	moved    atomic.Int64 // value of budget.clock at the last call to Add, Sub or Progress
 }
 
 // NewBudget returns a budget of limit bytes. If limit is not positive, the budget is [Unlimited]. If
@@ -330,7 +330,7 @@ func (b *Budget) tick() (now int64) {
 		}
 		b.before = clock
 		b.clock.Store(now)
-		b.skips.Store(0) // another connection may be stalled
+		b.skips.Store(0) // scan the accounts again, because another connection may be stalled
 	}
 	return now
 }
@@ -445,13 +445,13 @@ func (b *Budget) victim(sum, now int64) *Account {
 // A survey is the result of comparing all connections, except those that are being closed.
 type survey struct {
 	stalled *Account // connection with the longest stall time; nil if it is less than stalledTime
-	large   heaviest // of the connections with more than medium bytes, or with more than small bytes and no progress
-	working heaviest // of the connections with progress and at most medium bytes
-	idle    heaviest // of the connections with no progress and at most medium bytes
+	large   heaviest // heaviest connection with more than medium bytes, or with more than small bytes and no progress
+	working heaviest // heaviest connection with progress and at most medium bytes
+	idle    heaviest // heaviest connection with no progress and at most medium bytes
 
-	workingBytes int64 // sum of the connections with progress and at most medium bytes
-	smallBytes   int64 // sum of the connections with no progress and at most small bytes
-	mediumBytes  int64 // sum of the connections with no progress, more than small bytes, and at most medium bytes
+	workingBytes int64 // number of bytes of the connections with progress and at most medium bytes
+	smallBytes   int64 // number of bytes of the connections with no progress and at most small bytes
+	mediumBytes  int64 // number of bytes of the connections with no progress, more than small bytes, and at most medium bytes
 }
 
 // survey compares all connections. now is the time returned by tick. b.mu must be held.
@@ -472,7 +472,7 @@ func (b *Budget) survey(now int64) (s survey) {
 			s.working.add(a, perRequest, used)
 			s.workingBytes += used
 		case used > small:
-			s.large.add(a, ordinary, used) // a single upload can hold more than ordinary bytes
+			s.large.add(a, ordinary, used) // ordinary, because a single upload can hold more bytes per request
 			s.idle.add(a, perRequest, used)
 			s.mediumBytes += used
 		default:

@@ -42,7 +42,7 @@ func TestSmallConnectionIsAdmittedUnderAttack(t *testing.T) {
 		}
 		for range 100 {
 			a := b.Open("", nil)
-			if !a.Await(small) { // until the connections that are being closed release their memory
+			if !a.Await(small) { // Await waits until the connections that are being closed release their memory
 				t.Fatalf("%d attackers: another connection cannot hold %d bytes", attackers, small)
 			}
 			a.Sub(int(a.used.Load()))
@@ -58,7 +58,7 @@ func TestRejectedSmallConnectionClosesLargestConnection(t *testing.T) {
 	accounts[0].Add(limit)
 	harness.Until(t, "the first connection is closed", func() bool { return closed(0) })
 	accounts[0].Sub(limit)
-	accounts[1].Add(limit + 1<<20) // the bytes of the first account are still expected to be released
+	accounts[1].Add(limit + 1<<20) // the first account is being closed and will release its bytes
 	accounts[0].Close()
 	harness.Equal(t, b.Open("", nil).Admit(small), true, "Admit of another connection")
 	harness.Until(t, "the second connection is closed", func() bool { return closed(1) })
@@ -108,7 +108,7 @@ func TestExhaustedBudgetClosesLargestConnection(t *testing.T) {
 	harness.Until(t, "the largest connection is closed", func() bool { return closed(1) })
 	harness.Equal(t, bounds.Count(bound.Memory), 1, "events")
 
-	all[2].Add(7 << 20) // 15 MiB without the connection that is being closed
+	all[2].Add(7 << 20) // all connections except the one that is being closed hold 15 MiB
 	harness.Equal(t, closed(0) || closed(2), false, "another connection is closed")
 	all[2].Add(1 << 20)
 	harness.Until(t, "the next connection is closed", func() bool { return closed(2) })
@@ -448,7 +448,7 @@ func TestClosingConnectionsLimitNewConnections(t *testing.T) {
 	const limit, request, connections = 24 << 20, 16 << 10, 180
 	b := NewBudget(limit, nil)
 	for range connections {
-		a := b.Open("", func() {}) // never releases its memory
+		a := b.Open("", func() {}) // an account that never releases its memory
 		fill(a, request)
 		a.Add(request) // the budget is exhausted
 	}

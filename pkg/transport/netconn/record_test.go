@@ -46,7 +46,7 @@ func TestIncompleteRecordTimesOut(t *testing.T) {
 // A client on a network with small packets: each byte of its records arrives separately.
 func TestInvalidRecordIsRecorded(t *testing.T) {
 	for name, test := range map[string]struct {
-		sent []byte // after the handshake
+		sent []byte // bytes that the client sends after the handshake
 		want string // error of the event; "" if no event is recorded
 	}{
 		"invalid MAC":       {append([]byte{23, 3, 3, 0, 30}, make([]byte, 30)...), "bad record MAC"},

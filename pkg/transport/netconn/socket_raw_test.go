@@ -25,7 +25,7 @@ func TestWriteNowFillsPipe(t *testing.T) {
 	if n == 0 || n == len(buf) {
 		t.Errorf("got %d of %d bytes, want some", n, len(buf))
 	}
-	if n := netconn.WriteNow(uintptr(fds[1]), buf); n != 0 { // must not block
+	if n := netconn.WriteNow(uintptr(fds[1]), buf); n != 0 { // WriteNow must not block if the pipe is full
 		t.Errorf("of a full pipe: got %d, want 0", n)
 	}
 	syscall.Close(fds[0])

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// pair returns two connected nonblocking sockets.
+// socketPair returns two connected nonblocking sockets.
 func socketPair(t *testing.T) (a, b uintptr) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)

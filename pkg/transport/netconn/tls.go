@@ -21,8 +21,8 @@ const (
 	// helloBytes is the number of handshake bytes that each client can send without using extraBytes. Most clients
 	// send less than 2 KiB. crypto/tls buffers up to four times as many bytes.
 	helloBytes = 8 << 10
-	// chainBytes is helloBytes for servers that request client certificates. A chain of
-	// certificates is rarely longer than 10 KiB.
+	// chainBytes replaces helloBytes if the server requests a client certificate. A chain of certificates is rarely
+	// longer than 10 KiB.
 	chainBytes = 32 << 10
 	// maxHelloBytes and maxChainBytes are the maximum numbers of handshake bytes. A handshake that is longer than
 	// helloBytes or chainBytes takes the rest from extraBytes.
@@ -34,16 +34,16 @@ const (
 	// idleBytes is the maximum number of bytes without content that an idle connection can have
 	// received. A KeyUpdate has 27 bytes.
 	idleBytes = 512
-	// maxUnread is the maximum number of bytes without content between two reads of content. A record
-	// has slightly more than 16 KiB (RFC 8446 section 5.2), and a message such as KeyUpdate has a few
-	// bytes. Without this limit, crypto/tls would buffer up to 64 KiB of a message.
+	// maxUnread is the maximum number of bytes that a client can send after content until the next content is complete.
+	// A record has slightly more than 16 KiB (RFC 8446 section 5.2), and a message such as KeyUpdate has a few bytes.
+	// Without this limit, crypto/tls would buffer up to 64 KiB of a message.
 	maxUnread = 20 << 10
-	// encryptAtOnce is the maximum number of content bytes that are encrypted before the result is sent.
+	// encryptAtOnce is the maximum number of content bytes that are encrypted before the encrypted bytes are sent.
 	encryptAtOnce = 32 << 10
 	// recordOverhead is an upper bound for the bytes that encryption adds to 16 KiB of content.
 	recordOverhead = 512
-	// replyBatch is the number of bytes of replies that are sent together while content arrives.
-	// Small segments would fill the receive buffer of the client with their overhead.
+	// replyBatch is the number of bytes of replies to TLS messages that are collected while content arrives, and then
+	// sent together. The overhead of many small segments could fill the receive buffer of the client.
 	replyBatch = 4 << 10
 )
 
@@ -102,7 +102,7 @@ type encryption struct {
 	conn   *tls.Conn
 
 	// The following fields are owned by the reader.
-	fd             uintptr    // valid inside WaitRead
+	fd             uintptr    // file descriptor of the socket; valid inside WaitRead
 	shaking        *handshake // nil after the handshake
 	received       int        // number of bytes received since the last content
 	header         [5]byte    // first headerLen bytes of a record header
@@ -110,7 +110,7 @@ type encryption struct {
 	recordLeft     int  // remaining payload bytes of the current record
 	alert          byte // description of the last unencrypted alert, if alerted is true
 	alerted        bool
-	inputEnded     bool // reading encrypted bytes returned an error or the end
+	inputEnded     bool // a read of encrypted bytes has returned an error other than ErrAgain
 	recordReported bool // an invalid record was reported
 
 	rest wait // measures the wait for the rest of a record or message
@@ -118,12 +118,12 @@ type encryption struct {
 	// The following fields hold the output of crypto/tls, which is written by the reader and the
 	// writer. They are guarded by mu.
 	mu            sync.Mutex
-	pooled        *[]byte // the pooled buffer of out; may be nil
+	pooled        *[]byte // the pooled buffer of out; nil if there is none
 	out           []byte  // unsent bytes
 	replyOverflow bool    // a reply exceeded MaxUnsent; crypto/tls cannot decrypt the records after it
 
 	writing atomic.Bool  // content is being encrypted
-	replied atomic.Int32 // bytes of replies to TLS messages since the last batch
+	replied atomic.Int32 // number of bytes in replies to TLS messages that were not sent; see replyBatch
 }
 
 // Handshake completes a TLS handshake as the server. Handshake blocks, and must be called before any method that
@@ -131,10 +131,10 @@ type encryption struct {
 // not use a slot. If ctx is canceled, Handshake stops waiting for a slot.
 //
 // waiting is called each time the handshake starts or stops waiting for the client, and before Handshake waits for
-// a slot. answered is true if the ClientHello was valid and the server has sent its first flight.
+// a slot. answered reports whether the ClientHello was valid and the server has sent its first messages.
 //
-// The client can send 8 KiB, or 32 KiB if the server requests a certificate. If few other handshakes are long, it
-// can send up to 64 KiB or 128 KiB. The owner of the connection can end the handshake with a deadline.
+// The client can send 8 KiB, or 32 KiB if the server requests a certificate. While few other handshakes exceed this
+// limit, the client can send up to 64 KiB or 128 KiB. The owner of the connection can end the handshake with a deadline.
 func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, answered bool)) error {
 	if err := c.awaitHello(s); err != nil {
 		return err
@@ -150,8 +150,8 @@ func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, an
 	e := &encryption{link: c, server: s, shaking: h}
 	e.conn = tls.Server(e, s.config)
 	err := e.alertError(e.conn.Handshake())
-	h.wait.begin(true)                   // the client can also be slow to receive
-	if sent := e.sendAll(); err == nil { // the alert of a failed handshake is sent as well
+	h.wait.begin(true)                   // sendAll waits for a client that does not read
+	if sent := e.sendAll(); err == nil { // after a failed handshake, sendAll sends the alert
 		err = sent
 	}
 	h.wait.end()
@@ -165,8 +165,8 @@ func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, an
 	return nil
 }
 
-// awaitHello waits until the first TLS record of the client has arrived, without reading it. If the record has
-// arrived when the timeout expires, the process lacks CPU time, and the connection stays open.
+// awaitHello waits until the first TLS record of the client has arrived, without reading the record. If the record has
+// arrived when the timeout expires, the connection stays open, because the process lacks CPU time.
 func (c *Conn) awaitHello(s *Server) error {
 	c.greeting.Store(true)
 	timer := time.AfterFunc(s.handshakes.timeout, func() {
@@ -283,8 +283,8 @@ func (e *encryption) follow(p []byte) {
 	}
 }
 
-// isAlert reports whether the current record is an unencrypted alert (RFC 8446 section 6). It uses the length,
-// because an encrypted alert is longer.
+// isAlert reports whether the current record is an unencrypted alert (RFC 8446 section 6). It checks the length, because
+// an encrypted alert is longer than an unencrypted alert.
 func (e *encryption) isAlert() bool {
 	const alertType, alertLength = 21, 2
 	return e.header[0] == alertType && int(e.header[3])<<8|int(e.header[4]) == alertLength
@@ -305,9 +305,9 @@ func (e *encryption) stalled() bool {
 	return e.received > idleBytes || e.recordLeft > 0 || e.headerLen > 0
 }
 
-// awaitRest starts the timeout if a record or message is incomplete. The timer is not stopped
-// when the rest arrives, because the input of a busy connection often ends within a record. It
-// expires once and is not started again while the connection is idle.
+// awaitRest starts the timeout if a record or message is incomplete. The timer is not stopped when the rest arrives,
+// because the input of a busy connection often ends within a record. If the connection is idle when the timer fires, the
+// timer is not started again.
 func (e *encryption) awaitRest() {
 	if !e.stalled() {
 		e.rest.earlier.Store(0)
@@ -319,7 +319,7 @@ func (e *encryption) awaitRest() {
 	}
 }
 
-// checkLate calls closeLate after d.
+// checkLate starts a timer that calls closeLate after d.
 func (e *encryption) checkLate(d time.Duration) {
 	e.link.late.Store(time.AfterFunc(d, e.closeLate))
 }
@@ -402,8 +402,8 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	if n > 0 {
 		e.received = 0
 		e.rest.earlier.Store(0)
-		// A client that sends content without a pause may read the replies at the same time, so the replies are
-		// sent now. If sending fails, the next write returns the error.
+		// Send the replies while the client sends content without a pause, because the client may read them in the
+		// meantime. If the send fails, the next write returns the error.
 		if e.replied.Load() >= replyBatch {
 			e.replied.Store(0)
 			_ = e.send(fd)
@@ -481,7 +481,7 @@ func (c *Conn) sayGoodbye() {
 	if c.tls == nil {
 		return
 	}
-	_ = c.tls.conn.CloseWrite() // crypto/tls appends it to out
+	_ = c.tls.conn.CloseWrite() // crypto/tls appends the alert to c.tls.out
 	_ = c.raw.Control(func(fd uintptr) { _ = c.tls.send(fd) })
 }
 

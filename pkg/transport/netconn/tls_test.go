@@ -119,7 +119,7 @@ func TestFailedHandshakeIsRecorded(t *testing.T) {
 	other, err := harness.NewCertificate(nil)
 	harness.NoError(t, err)
 	for name, test := range map[string]struct {
-		config *tls.Config // of the client; nil if it sends HTTP instead
+		config *tls.Config // configuration of the client; nil if the client sends HTTP without TLS
 		want   bound.Name
 		error  string
 	}{
@@ -185,7 +185,7 @@ func failedHandshake(t *testing.T, end func(client *net.TCPConn, l *netconn.Conn
 // OpenSSL does not encrypt the alert with which it rejects a certificate.
 func TestUnencryptedAlertIsRecordedAsRejection(t *testing.T) {
 	for name, test := range map[string]struct {
-		record []byte // sent after the first flight of the server
+		record []byte // record that the client sends after the first messages of the server
 		want   bound.Name
 		error  string
 	}{

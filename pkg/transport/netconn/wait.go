@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A wait measures how long a connection waits for messages from the client. The time between two waits is not
-// included. Only the reader calls begin and end.
+// A wait measures the time that a connection waits for messages from the client. It excludes the time between two waits.
+// begin and end must only be called by the goroutine that reads from the connection.
 type wait struct {
-	since    atomic.Int64 // when the current wait began, in nanoseconds since 1970; 0 if the connection is not waiting
-	earlier  atomic.Int64 // earlier waits for the same message, in nanoseconds
-	previous atomic.Int64 // waits for previous messages, in nanoseconds
+	since    atomic.Int64 // start of the current wait, in nanoseconds since 1970; 0 if the connection does not wait
+	earlier  atomic.Int64 // total time of earlier waits for the same message, in nanoseconds
+	previous atomic.Int64 // total time of the waits for previous messages, in nanoseconds
 }
 
 // begin starts the measurement. next reports whether the connection waits for a new message and not for the rest of
@@ -29,8 +29,8 @@ func (w *wait) end() {
 	}
 }
 
-// time returns the time of all waits for the current message, or 0 if the connection is not waiting. A client that
-// sends a single byte does not reset this time.
+// time returns the total time of the waits for the current message, or 0 if the connection does not wait. If the client
+// sends only a part of the message, the time is not reset.
 func (w *wait) time(now time.Time) time.Duration {
 	since := w.since.Load()
 	if since == 0 {

@@ -39,7 +39,7 @@ type WebSocket struct {
 func NewWebSocket(c stream) *WebSocket { return &WebSocket{stream: c} }
 
 // longestPayload is an upper bound for the payload length of a frame in bytes, so that the frame size fits into an
-// int64. A frame with a longer payload never ends in practice.
+// int64. It is never reached in practice.
 const longestPayload = 1 << 62
 
 // webSocketSize returns the size of the frame that starts with head (RFC 6455 section 5.2). It returns
@@ -67,7 +67,8 @@ func webSocketSize(head []byte) (int64, bool) {
 	return int64(size) + payload, true
 }
 
-// Write writes some bytes of the frames that the server sends. It discards all bytes after the Close frame.
+// Write implements net.Conn. p continues the frames that the server sends. If GoAway was called, Write sends the Close
+// frame after the current frame, and discards all bytes after it.
 func (c *WebSocket) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +101,7 @@ func (c *WebSocket) GoAway() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = true
-	_ = c.sayWhenDue() // best effort: on an error, the client detects the end of the connection
+	_ = c.sayWhenDue() // ignore the error, because the client detects that the connection ends
 }
 
 // sayWhenDue writes the Close frame if GoAway was called and the last frame is complete.

@@ -21,7 +21,7 @@ func FuzzGoAway(f *testing.F) {
 		c.GoAway()
 		write(t, c, frames[asked:], piece)
 
-		at := 0 // first boundary between two frames at or after the offset asked
+		at := 0 // offset of the first frame boundary at or after asked
 		for at < asked {
 			size := frameSize(frames[at:])
 			if size > uint64(len(frames)-at) {

@@ -16,9 +16,9 @@ var (
 	ErrHeadTooLarge = errors.New("response header too large")
 )
 
-// RecordRefusal records why the header section of a request is rejected with the given status, which is a bound or
-// a client error. peer is the address of the client. err is the error returned by the parser. It may be nil only
-// if status is 431.
+// RecordRefusal records the bound or the client error for which the header section of a request is rejected. status is
+// the status of the response. peer is the address of the client. err is the error of the parser. It may be nil only if
+// status is 431.
 func RecordRefusal(bounds *bound.Recorder, peer string, status int, err error) {
 	name, ok := clientBound(err)
 	switch {
@@ -68,8 +68,8 @@ func ClosedFor(err error, costly bool) error {
 	return err
 }
 
-// clientBound returns the bound that made the parser of a request return err. ok is false if err is not caused
-// by a bound.
+// clientBound returns the bound that a request exceeded if err, which is an error of the parser, reports this. Otherwise,
+// ok is false.
 func clientBound(err error) (name bound.Name, ok bool) {
 	switch wordOf(err) {
 	case wire.WordTooManyFields, wire.WordListTooLong, wire.WordConnection:
@@ -82,7 +82,7 @@ func clientBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
-// AppBound is like clientBound for the response from the user container.
+// AppBound returns the bound that a response of the user container exceeded if err reports this. Otherwise, ok is false.
 func AppBound(err error) (name bound.Name, ok bool) {
 	switch {
 	case errors.Is(err, ErrTooManyInfos):
@@ -101,7 +101,7 @@ func AppBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
-// wordOf returns the word that identifies an error of package wire. It returns "" for other errors.
+// wordOf returns the [wire.Word] of an error of package wire, and "" for other errors.
 func wordOf(err error) wire.Word {
 	if e, ok := errors.AsType[*wire.Refused](err); ok {
 		return e.Word

@@ -34,8 +34,8 @@ func (b *Built) Get(gone func() bool, build func() *http.Request) *http.Request 
 	return b.request
 }
 
-// Leave cancels the context of the request, because the client has disconnected or the request has ended. If the
-// request is built after Leave was called, Get uses gone instead.
+// Leave cancels the context of the request. It is called when the client disconnects. If the request is built after that,
+// Get calls gone, which reports the disconnect.
 func (b *Built) Leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

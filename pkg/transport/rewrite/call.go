@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// A Client is the sender of a [Call]'s request. All methods are called by the goroutine that makes the call and
+// A Client is the sender of the request of a [Call]. All methods are called by the goroutine that makes the call and
 // reads the response.
 type Client interface {
 	Sending()            // a connection exists and the request is sent next; called again for each retry
@@ -30,34 +30,34 @@ type Call struct {
 	Expect100 bool                // Body is sent only after a 100 response or ContinueTimeout
 	Client    Client
 
-	// Memory is the memory that is charged to the client connection. An engine reserves memory for the encoded
-	// header section, which may be much longer than its fields in memory, because fields that refer to the same
-	// HPACK index share one string.
+	// Memory is the memory that is charged to the client connection for the encoded header section of the request.
+	// The encoded header section may be much longer than the received fields, because HTTP/2 fields that refer to the
+	// same entry of the HPACK table share one string.
 	Memory netconn.HeadMemory
 
 	bodyMemory int  // bytes that are charged to the account of Memory while Body is sent
 	smallBody  bool // Body is sent with a small buffer, because memory is scarce
 
 	Sends int            // number of times that the request was sent, including incomplete attempts
-	Held  transport.Held // exchange that continues after an abort and for which the caller waits; nil if there is none
+	Held  transport.Held // aborted exchange that the user container may still process; nil if there is none
 }
 
-// ContinueTimeout is the maximum time that a body waits for "100 Continue". RFC 9110 section 10.1.1
-// does not specify how long to wait. Servers that do not support the expectation never send the response.
+// ContinueTimeout is the maximum time that a body is delayed until a 100 (Continue) response arrives. RFC 9110 section
+// 10.1.1 does not specify a time. A server that does not support 100-continue never sends the response.
 const ContinueTimeout = time.Second
 
 // ErrNoMemory is returned if the memory budget has no memory for the header section of a response.
 var ErrNoMemory = &transport.Error{Fault: transport.FaultOverloaded, Err: errors.New("header section of the response")}
 
-// ResponseCopies is the number of copies of a response's header section in memory: the received one, and
-// the one that is sent to the client.
+// ResponseCopies is the number of copies of the header section of a response in memory. One copy is received, and the
+// other copy is sent to the client.
 const ResponseCopies = 2
 
 // Sizes in bytes of the memory that is needed to send Body.
 const (
 	largeBodyBuffer = 32 << 10
 	smallBodyBuffer = 4 << 10
-	bodySender      = 4 << 10 // goroutine that sends Body
+	bodySender      = 4 << 10 // stack of the goroutine that sends Body
 )
 
 // ReserveHead reserves the memory to send the header section of Request. received is the size of the received header
@@ -122,7 +122,7 @@ func (c *Call) Began(result *transport.Result, status int) {
 // Failed records in result that the call failed with err, and moves Held to result.
 func (c *Call) Failed(result *transport.Result, err error) {
 	result.Replayed = c.Sends > 1
-	result.Held, c.Held = c.Held, nil // the Call is reused for the next request
+	result.Held, c.Held = c.Held, nil // c is reused for the next request
 	result.Err = err
 }
 

@@ -120,7 +120,7 @@ func TestMakeForwardedKeepsAllNodes(t *testing.T) {
 	}
 }
 
-// A parser for RFC 7239 section 4 that shares no code with MakeForwarded.
+// readForwarded parses a Forwarded field (RFC 7239 section 4). It shares no code with MakeForwarded.
 func readForwarded(s string) (elements []map[string]string, err error) {
 	const tchars = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	token := func() string {

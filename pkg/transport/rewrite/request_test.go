@@ -33,7 +33,7 @@ type vector struct {
 	lines    string
 	with     func(*Request)
 	http1    string
-	eachOnly string // fields of EachField; "" if they are equal to http1
+	eachOnly string // fields that EachField yields; "" if they are equal to http1
 }
 
 var vectors = []vector{

@@ -56,7 +56,7 @@ func TestAbortEndsCallAtEachStage(t *testing.T) {
 	silent := func(k *testCall) io.Reader { return &stuck{[]byte("hello"), k.stopped} }
 	for name, stage := range map[string]struct {
 		deaf    bool   // the user container does not read the header section
-		say     string // bytes that it sends before the abort
+		say     string // bytes that the user container sends before the abort
 		head    int    // number of additional bytes in the header section
 		body    func(k *testCall) io.Reader
 		expects bool

@@ -56,7 +56,7 @@ func TestRequestBodyFramings(t *testing.T) {
 					}
 				})
 				wantTrailer := ""
-				for range 2 { // on one connection, because the first request must leave no bytes on it
+				for range 2 { // both requests use one connection, so that bytes left by the first request are detected
 					k := newCall("POST", "/")
 					switch framing {
 					case "length":
@@ -133,7 +133,7 @@ func TestEarlyResponseIsReturnedDuringUpload(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		times int
-		serve func(conn *harness.AppConn) // called after the response
+		serve func(conn *harness.AppConn) // called after the response was sent
 	}{
 		{"and the connection is closed", 40, func(conn *harness.AppConn) {}},
 		{"with the connection open", 8, func(conn *harness.AppConn) { conn.Idle() }},

@@ -15,43 +15,43 @@ import (
 const (
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// listenTimeout is how long a request body is delayed while it is unknown whether the user container supports
-	// HTTP/1.1. A response in HTTP/2 may arrive during this time, and the request can be sent again only if its
-	// body was not sent.
+	// listenTimeout is the time for which a request body is delayed if it is unknown whether the user container
+	// supports HTTP/1.1. If the user container responds in HTTP/2 during this time, the request can be sent again over
+	// HTTP/2, because its body was not read.
 	listenTimeout = 25 * time.Millisecond
-	// lagTimeout is how long Close waits for the rest of the request body after the response has
-	// ended. If the body ends within this time, both connections can be reused.
+	// lagTimeout is the maximum time that Close waits for the rest of the request body after the response has ended. If
+	// the body ends within this time, the connections of the client and of the user container can be reused.
 	lagTimeout = 20 * time.Millisecond
 	// arrivedTimeout replaces lagTimeout if the complete body has arrived from the client. It is longer because the
-	// client is not the cause of the delay. On a busy host, it may take more than lagTimeout until the goroutine
-	// that sends the body runs.
+	// client does not cause the delay. On a busy host, it may take longer than lagTimeout until the goroutine that sends
+	// the body runs.
 	arrivedTimeout = time.Second
 )
 
 // past is a time in the past. A deadline that is set to past interrupts a blocked read or write.
 var past = time.Unix(1, 0)
 
-// Call is one request to the user container in HTTP/1.1. It can be reused for the next request with
-// [Call.Begin] after [Response.Close], [Response.Tunnel] or a failed [Call.Do] has returned.
+// Call sends one request to the user container over HTTP/1.1. After [Response.Close], [Response.Tunnel] or a failed call
+// to [Call.Do], [Call.Begin] prepares the Call for another request.
 type Call struct {
 	rewrite.Call
 	Hold bool // store the connection in Held if Do is aborted
-	Many bool // read at most 32 KiB of the response at a time, not 64 KiB; the client sends many concurrent requests
+	Many bool // limits the response buffer to 32 KiB, because the client sends many concurrent requests
 
 	mu      sync.Mutex
 	conn    *clientConn
-	cancel  context.CancelCauseFunc // cancels the running dial; may be nil
+	cancel  context.CancelCauseFunc // ends the wait for a connection; nil if connect does not wait
 	aborted bool
 	upload  upload
 }
 
-// upload is the state of sending a request body. A separate goroutine sends the body, so that a response that
-// arrives before the end of the body is processed. The fields are guarded by Call.mu.
+// upload is the state of sending Body. A separate goroutine sends Body, so that a response that arrives before the end
+// of the body is processed. The fields are guarded by Call.mu.
 type upload struct {
-	turn    int // sequence number of the upload; the starter of an earlier upload has no effect
+	turn    int // sequence number of the upload, so that the timer of an earlier upload has no effect
 	state   uploadState
-	starter *time.Timer   // starts the upload after a delay; may be nil
-	done    chan struct{} // closed when the goroutine has ended; nil if it was not started
+	starter *time.Timer   // starts the upload after a delay; nil if there is no delay
+	done    chan struct{} // closed when the goroutine has ended; nil if the goroutine was not started
 	err     error         // error of reading Body
 }
 
@@ -65,8 +65,8 @@ const (
 	unwanted // the final response arrived before the upload started
 )
 
-// Begin prepares c for the next request. It must be called before another goroutine can call Abort, because an
-// abort between Begin and Do must not be lost.
+// Begin prepares c for the next request. It must return before another goroutine calls Abort for this request, because
+// Begin resets the effect of Abort.
 func (c *Call) Begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,8 +74,8 @@ func (c *Call) Begin() {
 	c.upload = upload{turn: c.upload.turn + 1}
 }
 
-// Abort makes the running Do or Next fail with the fault [transport.FaultAborted]. If neither is running, the next
-// Do fails unless Begin is called before. Abort is safe for concurrent use.
+// Abort makes Do and Next fail with the fault [transport.FaultAborted], until Begin is called. A call that is blocked
+// returns immediately. Abort is safe for concurrent use.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,8 +88,8 @@ func (c *Call) Abort() {
 	}
 }
 
-// Buffered returns the number of buffered bytes of an unread response that are not charged to Memory.
-// It must be called by the goroutine that runs the call.
+// Buffered returns the size of the response buffer in bytes, except for bytes that are charged to Memory. It must be
+// called by the goroutine that calls Do and Next.
 func (c *Call) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,9 +99,8 @@ func (c *Call) Buffered() int {
 	return max(0, len(c.conn.buf)-c.conn.memory.Held())
 }
 
-// Do sends the request and returns the final response after its header section was read. If the request fails, Do
-// sends the request again on a new connection if [rewrite.Request.MayReplay] allows it and no byte of the body was
-// read.
+// Do sends the request and returns the final response after its header section was received. After a failure, Do sends
+// the request again on a new connection if [rewrite.Request.MayReplay] allows it and no byte of Body was read.
 func (c *Call) Do(a *App) (*Response, error) {
 	for c.Sends = 0; ; {
 		conn, err := c.connect(a, c.Sends > 0)
@@ -113,7 +112,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 			return r, nil
 		}
 		a.recordBound(conn, err)
-		err = c.failureCause(err) // called before endUpload, because stopping the body causes another error
+		err = c.failureCause(err) // must precede endUpload, which can cause another error by stopping the body
 		c.endUpload(0)
 		c.detach()
 		if c.hold(a, conn, err) {
@@ -126,7 +125,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 	}
 }
 
-// connect gets a connection and attaches it to the call. If fresh is true, it is a new connection.
+// connect gets a connection and attaches it to the call. If fresh is true, the connection is new.
 func (c *Call) connect(a *App, fresh bool) (*clientConn, error) {
 	n, reserved := a.tryGet(fresh)
 	if n == nil {
@@ -177,7 +176,8 @@ func (c *Call) attach(n *clientConn) bool {
 	return true
 }
 
-// detach removes the connection from the call. It reports whether the call was aborted.
+// detach removes the connection from the call, so that Abort no longer interrupts it. It reports whether the call was
+// aborted.
 func (c *Call) detach() (aborted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,8 +185,8 @@ func (c *Call) detach() (aborted bool) {
 	return c.aborted
 }
 
-// exchange sends the request on conn and reads the header section of the final response. again reports whether the
-// request can be repeated on another connection if its body was not read.
+// exchange sends the request on conn and reads the header section of the final response. If exchange fails, again reports
+// whether the request can be sent again on another connection, provided that Body was not read.
 //
 //nolint:gocognit // one loop over what may come, in its order
 func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err error) {
@@ -208,7 +208,7 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 	var firstInfo time.Time
 	for infos := 0; ; {
 		n, err := head.Parse(conn.buffered())
-		if n > a.settings.MaxHeaderBytes { // a buffer can be larger than the limit
+		if n > a.settings.MaxHeaderBytes { // fill does not enforce a limit that is smaller than the buffer
 			err = rewrite.ErrHeadTooLarge
 		}
 		if err != nil {
@@ -249,7 +249,7 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 	}
 }
 
-// final returns the final response, whose header section is the first n buffered bytes.
+// final returns the final response. The first n buffered bytes are its header section.
 func (c *Call) final(a *App, conn *clientConn, n int) (*Response, bool, error) {
 	r := &conn.response
 	if r.Head.Status == 101 && !c.Request.Upgrade {
@@ -275,18 +275,18 @@ func (c *Call) final(a *App, conn *clientConn, n int) (*Response, bool, error) {
 	return r, false, nil
 }
 
-// bodyUntouched reports whether a failed Do has read nothing from Body, so that the request can be repeated.
+// bodyUntouched reports whether nothing was read from Body, so that the request can be sent again.
 func (c *Call) bodyUntouched() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.upload.done == nil
 }
 
-// OnlyH2Behind reports whether a request for which Do returned err can be repeated in HTTP/2. It returns true if
-// the user container supports only HTTP/2 and cannot have processed the request. This is certain if the user
-// container has responded in HTTP/2. If the user container has closed the connection without a response, it may
-// have read the request and crashed (docs/promises.md 3.7). In this case, OnlyH2Behind detects whether the user
-// container supports HTTP/1.1, and stops if the canceler fires.
+// OnlyH2Behind reports whether a request for which Do returned err can be sent again over HTTP/2. It returns true if the
+// user container supports only HTTP/2, because it then cannot have processed the request. A response in HTTP/2 shows
+// that HTTP/1.1 is not supported. If the user container has closed the connection without a response, it may also have
+// processed the request and crashed (docs/promises.md 3.7). In this case, OnlyH2Behind detects whether the user
+// container supports HTTP/1.1, until the canceler fires.
 func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) bool {
 	e, ok := errors.AsType[*transport.Error](err)
 	if !ok || !c.bodyUntouched() {
@@ -302,8 +302,7 @@ func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) boo
 	return e.Fault == transport.FaultGarbage && a.OnlyH2()
 }
 
-// failureCause returns the cause of err. If the call was aborted or the body could not be read, err is only a
-// consequence.
+// failureCause returns the cause of err. The cause is an abort or an error of Body, if there is one, and otherwise err.
 func (c *Call) failureCause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,7 +315,7 @@ func (c *Call) failureCause(err error) error {
 	return err
 }
 
-// startUploadIn starts the upload after d, unless the upload is started or refused earlier.
+// startUploadIn starts the upload after the duration d, unless startUpload or refuseUpload is called before.
 func (c *Call) startUploadIn(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -324,7 +323,7 @@ func (c *Call) startUploadIn(d time.Duration) {
 	c.upload.starter = time.AfterFunc(d, func() { c.startUploadOf(turn) })
 }
 
-// startUpload starts the upload if it was not started or refused.
+// startUpload starts the upload. It does nothing if the upload was already started or refused.
 func (c *Call) startUpload() {
 	c.mu.Lock()
 	turn := c.upload.turn
@@ -347,8 +346,8 @@ func (c *Call) startUploadOf(turn int) {
 	go c.send(c.conn, u.done)
 }
 
-// send writes the body. If reading the body fails, send interrupts the exchange. A write error does not interrupt
-// the exchange, because the user container may already have sent a response.
+// send writes Body. If reading Body fails, send interrupts the exchange. A write error does not interrupt the exchange,
+// because the user container may already have sent a response.
 func (c *Call) send(conn *clientConn, done chan struct{}) {
 	defer close(done)
 	state, bodyErr := c.copyBody(conn)
@@ -364,7 +363,7 @@ func (c *Call) send(conn *clientConn, done chan struct{}) {
 // chunkRoom is the maximum length of the chunk size line for a chunk of at most pieceSize bytes.
 const chunkRoom = len("8000\r\n")
 
-// copyBody sends Body with the framing of Request.
+// copyBody writes Body to conn, in chunks if Request.Chunked is true.
 func (c *Call) copyBody(conn *clientConn) (state uploadState, bodyErr error) {
 	pooled := conn.buffers.Get(c.BodyBuffer())
 	defer conn.buffers.Put(pooled)
@@ -426,8 +425,8 @@ func (c *Call) refuseUpload() {
 	}
 }
 
-// endUpload waits up to lag for the upload to complete, stops it, and waits for its goroutine to end.
-// It returns true if the complete body was sent and the upload was not interrupted.
+// endUpload waits up to lag until the upload is complete. It then stops the upload and waits until its goroutine has
+// ended. It returns true if the complete body was sent and the upload was not stopped.
 func (c *Call) endUpload(lag time.Duration) bool {
 	c.refuseUpload()
 	c.mu.Lock()

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// bufferSize is the buffer size for long responses in bytes. Reading 100 KB in two parts takes three quarters
-	// of the time that reading it in four parts takes.
+	// bufferSize is the buffer size for long responses in bytes. Reading 100 KB in two parts takes 25 % less time than
+	// reading it in four parts.
 	bufferSize = 64 << 10
 	// smallSize is the initial size of a read buffer in bytes. Most responses are shorter.
 	smallSize = 4 << 10
-	// pieceSize is the size of other buffers in bytes. They are used for request bodies, because clients may be
-	// slow, for upgraded connections, which hold their buffers while they wait, and for HTTP/2 responses, because
-	// one client that does not read may hold hundreds of these buffers.
+	// pieceSize is the size in bytes of buffers that may be in use for a long time: for request bodies of slow clients,
+	// for upgraded connections, and for responses to HTTP/2 clients. An HTTP/2 client that does not read its responses
+	// can cause hundreds of buffers to be in use.
 	pieceSize = 32 << 10
 )
 
@@ -30,41 +30,42 @@ type clientConn struct {
 	net.Conn
 	buffers *netconn.Buffers
 	raw     syscall.RawConn // nil if not supported
-	bare    bool            // Conn is a *net.TCPConn, so raw can read and write directly
-	pooled  *[]byte         // from buffers; nil while the connection is idle
+	bare    bool            // Conn is a *net.TCPConn, so raw can be used to read and write
+	pooled  *[]byte         // pooled read buffer; nil while the connection is idle
 	buf     []byte          // *pooled, or a larger buffer for a long header section
 	r, w    int             // buf[r:w] holds unread input
 	much    bool            // the last read filled a small buffer
 	most    int             // size of the buffer for long responses: bufferSize or pieceSize
-	reused  bool            // the connection has already been used for an exchange
+	reused  bool            // the connection was used for an earlier exchange
 	written bool            // a byte of the current request was written
 
 	// truncated is true if the upload of the current request was interrupted. In this case, close resets the
 	// connection, because the kernel would otherwise keep the unsent bytes until the user container reads them.
 	truncated bool
 
-	expires time.Time // when an idle connection can no longer be reused
+	expires time.Time // time from which an idle connection cannot be reused
 
-	memory netconn.HeadMemory // of the client that sent the current request
+	memory netconn.HeadMemory // memory of a long response header section, charged to the client's connection
 
-	// The response to the current request. It is not part of Call, because each client connection has a Call, even
-	// while it is idle.
+	// response is the response to the current request. It is not part of Call, because an idle client connection also
+	// has a Call.
 	response Response
 
-	slot atomic.Pointer[App] // App whose slot the connection uses; may be nil
+	slot atomic.Pointer[App] // App whose slot the connection uses, or nil
 
 	// The following fields are used while a request is written.
-	room          *[]byte // from buffers; the backing array of head
+	room          *[]byte // pooled buffer; the backing array of head
 	head, content []byte  // content is the part of the body that does not fit into room after head
 	call          *Call   // the call whose head is charged to the memory budget
 
-	// The following fields are used by raw calls. They are stored here to avoid allocations.
-	peek   func(fd uintptr) bool // look
-	step   func(fd uintptr) bool // sendOrRead
-	silent bool
-	sends  *Call // call whose request the next step writes; may be nil
-	n      int   // number of bytes written or read by the last step
-	err    error // error of the last step
+	// The following fields are the arguments and results of functions that are passed to raw. They are stored here to
+	// avoid allocations.
+	peek   func(fd uintptr) bool // the method look
+	step   func(fd uintptr) bool // the method sendOrRead
+	silent bool                  // result of look
+	sends  *Call                 // call whose request the next call to step writes, or nil
+	n      int                   // number of bytes that step has written or read
+	err    error                 // error of step
 }
 
 func newClientConn(c net.Conn, buffers *netconn.Buffers) *clientConn {
@@ -80,8 +81,8 @@ func newClientConn(c net.Conn, buffers *netconn.Buffers) *clientConn {
 // buffered returns the unread input.
 func (c *clientConn) buffered() []byte { return c.buf[c.r:c.w] }
 
-// begin builds the header section of k. The header section is released after it is written, so begin builds it
-// again for each retry.
+// begin encodes the header section of k into a pooled buffer. The buffer is released after the request was written, so
+// begin is called again for each retry.
 func (c *clientConn) begin(k *Call) {
 	k.Sends++
 	k.Client.Sending()
@@ -93,8 +94,7 @@ func (c *clientConn) begin(k *Call) {
 	}
 }
 
-// finish writes the rest of the request and releases the request. n is the number of bytes that were already
-// written.
+// finish writes the rest of the request, of which n bytes were already written, and releases its buffers.
 func (c *clientConn) finish(n int) error {
 	done, err := 0, error(nil)
 	if n < len(c.head) {
@@ -119,9 +119,8 @@ func (c *clientConn) sent() {
 	}
 }
 
-// send writes the header section and the content of k. On a reused connection, send first checks whether the
-// connection is still usable, and returns errStale if it is not. If the request has no separate body, the next call
-// to fill performs the check and the write.
+// send writes the header section and the content of k. If a reused connection is no longer usable, send returns errStale.
+// If the request has no Body, send only stores k, and the next call to fill checks the connection and writes the request.
 func (c *clientConn) send(k *Call) error {
 	c.written = false
 	if c.bare && k.Body == nil {
@@ -136,11 +135,11 @@ func (c *clientConn) send(k *Call) error {
 	if err != nil && c.reused && !c.written {
 		return err
 	}
-	return nil // after a write error, a response may still explain the failure
+	return nil // after a write error, the user container may still have sent a response
 }
 
-// fill reads more input. It moves unread input to the start of the buffer and enlarges a full buffer up to limit
-// bytes. If there is no unread input, the connection holds no buffer while it waits.
+// fill reads more input. It first moves unread input to the start of the buffer, and enlarges a full buffer up to limit
+// bytes. If there is no unread input, the connection holds no buffer while fill waits.
 func (c *clientConn) fill(limit int) error {
 	if c.r > 0 {
 		copy(c.buf, c.buf[c.r:c.w])
@@ -175,7 +174,7 @@ func (c *clientConn) fill(limit int) error {
 	return c.err
 }
 
-// grow replaces the full buffer with a buffer of n bytes, for a long header section.
+// grow replaces the full buffer with a buffer of n bytes. It is needed for a long header section.
 func (c *clientConn) grow(n int) error {
 	if !c.memory.Reserve(n, rewrite.ResponseCopies) {
 		return rewrite.ErrNoMemory
@@ -186,8 +185,8 @@ func (c *clientConn) grow(n int) error {
 	return nil
 }
 
-// rawRead reads from a connection for which bare is true. It first writes the request in c.sends, if any. It
-// returns an error if waiting fails. The result of the read is in c.n and c.err.
+// rawRead reads from a connection for which bare is true, and stores the result in c.n and c.err. If c.sends is not nil,
+// it first writes the request. It returns an error if the wait for input fails.
 func (c *clientConn) rawRead() error {
 	k := c.sends
 	if err := c.raw.Read(c.step); err != nil {
@@ -196,16 +195,16 @@ func (c *clientConn) rawRead() error {
 	if k == nil || !errors.Is(c.err, errPartly) {
 		return nil
 	}
-	_ = c.finish(c.n) // after an error, a response can still arrive
+	_ = c.finish(c.n) // after a write error, the user container may still have sent a response
 	c.written = true
 	return c.raw.Read(c.step)
 }
 
-// sendOrRead is the function that RawConn.Read calls each time input may have arrived. It returns true if c.n and
-// c.err are set, and false if RawConn.Read must call it again.
+// sendOrRead is called by RawConn.Read each time input may have arrived. It returns true if c.n and c.err are set, and
+// false if RawConn.Read must call it again.
 //
-// The request is written in this function, because RawConn.Read then waits for input that arrives after the write.
-// netconn.Silent detects input that arrived before the write. This avoids a read that would return EAGAIN.
+// sendOrRead also writes the request. After the write, RawConn.Read waits for input without a read that would return
+// EAGAIN. Input that arrived before the write is detected by netconn.Silent.
 func (c *clientConn) sendOrRead(fd uintptr) (done bool) {
 	k := c.sends
 	if k == nil {
@@ -232,11 +231,12 @@ func (c *clientConn) sendOrRead(fd uintptr) (done bool) {
 	if c.err != nil && c.reused {
 		return true
 	}
-	// Silent is not called for a new connection. After an error, a response may explain the failure.
+	// Read if input may already have arrived: Silent was not called for a new connection, and after a write error, the
+	// user container may have sent a response.
 	return (!c.reused || c.err != nil) && c.tryRead(fd)
 }
 
-// tryRead reads available input. If there is none, it returns false and releases an empty buffer.
+// tryRead reads available input. If no input is available, it releases an empty buffer and returns false.
 func (c *clientConn) tryRead(fd uintptr) (done bool) {
 	c.hold()
 	c.n, c.err = netconn.Read(fd, c.buf[c.w:])
@@ -249,7 +249,7 @@ func (c *clientConn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// hold allocates a read buffer if there is none.
+// hold allocates a read buffer if the connection has no buffer.
 func (c *clientConn) hold() {
 	if c.buf != nil {
 		return
@@ -266,7 +266,7 @@ func (c *clientConn) bodySize() int {
 	return c.memory.Account.BufferSize(c.most)
 }
 
-// enlarge replaces a small buffer with a large one and copies its content.
+// enlarge replaces a small buffer with a large buffer and copies the content.
 func (c *clientConn) enlarge() {
 	small := c.pooled
 	c.buf = nil
@@ -275,7 +275,7 @@ func (c *clientConn) enlarge() {
 	c.buffers.Put(small)
 }
 
-// park releases the buffer, because an idle connection holds none.
+// park releases the read buffer and its memory, because an idle connection must not hold a buffer.
 func (c *clientConn) park() {
 	c.buffers.Put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
@@ -295,8 +295,8 @@ func (c *clientConn) close() {
 	}
 }
 
-// alive reports whether an idle connection is open and has no unread input. It does not block. After a
-// FIN, a reset or unsolicited bytes (for example a 408 response), the connection cannot be reused.
+// alive reports whether an idle connection can be reused. It returns false after a FIN, a reset, or unsolicited bytes,
+// for example a 408 response. It does not block.
 func (c *clientConn) alive() bool {
 	if c.raw == nil {
 		return false
@@ -305,7 +305,7 @@ func (c *clientConn) alive() bool {
 	return c.raw.Read(c.peek) == nil && c.silent
 }
 
-// disconnected reports whether both directions of the connection are closed, so that it has no peer.
+// disconnected reports whether the socket no longer has a peer, because both directions of the connection are closed.
 func (c *clientConn) disconnected() bool {
 	if c.raw == nil {
 		return false
@@ -315,8 +315,7 @@ func (c *clientConn) disconnected() bool {
 	return controlErr == nil && errors.Is(err, syscall.ENOTCONN)
 }
 
-// look is the function that alive passes to RawConn.Read. It always returns true, so that RawConn.Read
-// does not wait.
+// look is passed to RawConn.Read by alive. It always returns true, so that RawConn.Read does not wait.
 func (c *clientConn) look(fd uintptr) (done bool) {
 	c.silent = netconn.Silent(fd)
 	return true

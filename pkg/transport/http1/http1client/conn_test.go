@@ -67,7 +67,7 @@ func TestUnwrittenRequestIsRepeated(t *testing.T) {
 		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		conn.Hang()
 	})
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // never closes its side of the connection
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepted connections are never closed by this side
 	harness.NoError(t, err)
 	defer silent.Close()
 	nc, err := net.Dial("tcp", silent.Addr().String())

@@ -16,18 +16,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// speech stores which HTTP versions the user container supports. The versions are detected on separate connections
-// or from a response. No request is sent twice for the detection. After a failed dial, speech is reset, because the
-// user container may have been replaced.
+// speech stores which HTTP versions the user container supports. The versions are detected on separate connections, or
+// from responses to requests. After a failed dial, speech is reset, because the user container may have been replaced.
 type speech struct {
 	mu     sync.Mutex    // guards asking and changes of h1 and h2
 	h1, h2 atomic.Uint32 // values of type answer
-	asking *asking       // the running HTTP/2 detection; may be nil
+	asking *asking       // the running HTTP/2 detection, or nil
 }
 
-// asking is an HTTP/2 detection that is shared by all requests that wait for the result. Only one
-// detection runs at a time, because an app that does not support HTTP/2 may process the preface as a
-// request.
+// asking is an HTTP/2 detection. All requests that need its result wait for it. Only one detection runs at a time,
+// because a user container that does not support HTTP/2 may process the preface as a request.
 type asking struct {
 	needed bool          // the preface may be sent even if the user container responds in HTTP/1.1
 	done   chan struct{} // closed when speaks and err are set
@@ -41,7 +39,7 @@ const (
 	unknown answer = iota
 	yes
 	no
-	doubtful // probably no support for HTTP/2, but only the response to the preface is certain
+	doubtful // HTTP/2 is probably not supported, but the complete preface was not sent
 )
 
 func (s *speech) forget() {
@@ -83,20 +81,20 @@ func (s *speech) http1() answer { return answer(s.h1.Load()) }
 // OnlyH2 reports whether the user container is known to support HTTP/2 and not HTTP/1.1.
 func (a *App) OnlyH2() bool { return a.speech.http1() == no }
 
-// needsH2 reports whether a request with this content type requires HTTP/2: gRPC, and the streams of
-// Connect.
+// needsH2 reports whether a request with the given Content-Type requires HTTP/2. This is the case for gRPC and for
+// streams of the Connect protocol.
 func needsH2(contentType string) bool {
 	return transport.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
 }
 
-// SpeaksH2 reports whether the user container supports HTTP/2. If this is not known, it is detected on separate
-// connections until the canceler fires. If the user container does not respond within a second, the result is
-// false. SpeaksH2 stores this result only if the user container has already responded in HTTP/1.1. The error is a
+// SpeaksH2 reports whether the user container supports HTTP/2. If the answer is not known, SpeaksH2 detects it on
+// separate connections, until the canceler fires. If the user container does not respond within a second, SpeaksH2
+// returns false, and stores this answer only if the user container has already responded in HTTP/1.1. The error is a
 // *transport.Error if no connection can be opened, or context.Canceled.
 //
-// Some HTTP/1 servers, such as net/http, pass the preface of HTTP/2 to their handlers. If the user
-// container responds in HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if
-// Settings.H2C is true, or if the user container recognizes the preface.
+// Some HTTP/1.1 servers, such as net/http, pass the HTTP/2 preface to their handlers. If the user container responds in
+// HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if Settings.H2C is true, or if the user container
+// recognizes the preface.
 func (a *App) SpeaksH2(x transport.Exchange, canceler *transport.Canceler) (bool, error) {
 	if speaks, known := a.speech.knownH2(true); known { // before needsH2, which is more expensive
 		return speaks, nil
@@ -110,13 +108,14 @@ func (a *App) SpeaksH2(x transport.Exchange, canceler *transport.Canceler) (bool
 	return a.speaksH2(ctx, needed)
 }
 
-// knownH2 returns whether the user container supports HTTP/2, and whether this is known.
+// knownH2 reports whether the user container supports HTTP/2. known is false if a detection is necessary. If needed is
+// false, a doubtful answer is sufficient.
 func (s *speech) knownH2(needed bool) (supported, known bool) {
 	h2 := answer(s.h2.Load())
 	return h2 == yes, h2 == yes || h2 == no || h2 == doubtful && !needed
 }
 
-// speaksH2 is SpeaksH2 with a context. If ctx is canceled, it returns the cause.
+// speaksH2 is like SpeaksH2, but uses a context instead of a canceler. If ctx is canceled, it returns the cause of ctx.
 func (a *App) speaksH2(ctx context.Context, needed bool) (bool, error) {
 	s := &a.speech
 	s.mu.Lock()
@@ -195,10 +194,10 @@ func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
 	return speaks, nil
 }
 
-// badRequest is malformed in every version of HTTP. An HTTP/1 server responds with 400 and does not call a handler.
-// The method is not a token. The line has more than three words, because Python's http.server checks the number of
-// words before it selects a handler. The request is longer than the HTTP/2 preface, so that a server does not wait
-// for more bytes of the preface.
+// badRequest is malformed in each version of HTTP, so that an HTTP/1.1 server responds with 400 and does not call a
+// handler. The method is not a token. The line has more than three words, because Python's http.server checks the number
+// of words before it selects a handler. The request is longer than the HTTP/2 preface, so that a server that compares
+// the input with the preface does not wait for more bytes.
 const badRequest = "@ @ queue-proxy protocol detection HTTP/1.1\r\n\r\n"
 
 // reply is the protocol of the response to a bad request.
@@ -206,7 +205,7 @@ type reply uint8
 
 const (
 	none    reply = iota // no response
-	inHTTP1              // the response of an HTTP/1 server
+	inHTTP1              // the response of an HTTP/1.1 server
 	inHTTP2              // the SETTINGS frame that an HTTP/2 server sends first (RFC 9113 section 3.4)
 )
 
@@ -229,13 +228,14 @@ func (a *App) sendBadRequest(ctx context.Context) (r reply, silent bool, err err
 	return r, silent, err
 }
 
-// shortBadRequest is a bad request that is shorter than the bytes that a server needs to recognize the preface.
+// shortBadRequest is a bad request that is too short to be distinguished from the preface by a server that waits for
+// the first bytes of the preface.
 const shortBadRequest = "@\r\n\r\n"
 
-// recognizesPreface reports whether a user container that responds in HTTP/1.1 waits for the preface of HTTP/2. A
-// net/http server that supports HTTP/2 does not respond to shortBadRequest, because it waits for 14 bytes. It still
-// responds to longer bad requests on later connections. These responses show that the user container is not too
-// busy to respond to shortBadRequest.
+// recognizesPreface reports whether a user container that responds in HTTP/1.1 also recognizes the HTTP/2 preface. A
+// net/http server that supports HTTP/2 waits for 14 bytes, so it does not respond to shortBadRequest. recognizesPreface
+// then sends longer bad requests on other connections. The responses to them show that the user container is not too
+// busy to respond.
 //
 // A server that compares the preface in a handler, such as package h2c, is not recognized.
 func (a *App) recognizesPreface(ctx context.Context) (bool, error) {
@@ -264,8 +264,7 @@ func silentNow(c net.Conn) (silent bool) {
 	return silent && err == nil
 }
 
-// isSilent reports whether the user container neither sends a byte nor closes the connection for
-// 100 ms.
+// isSilent reports whether the user container does not send a byte and does not close the connection for 100 ms.
 func isSilent(c net.Conn) bool {
 	const duration = 100 * time.Millisecond
 	_ = c.SetReadDeadline(time.Now().Add(duration))
@@ -274,14 +273,14 @@ func isSilent(c net.Conn) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// speaksOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. In this case, it
-// cannot have processed an HTTP/1.1 request that it did not respond to. The error is a *transport.Error if no
-// connection can be opened, or the cause of the context.
+// speaksOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. If the result is true,
+// the user container cannot have processed an HTTP/1.1 request. The error is a *transport.Error if no connection can be
+// opened, or the cause of the context.
 //
-// speaksOnlyH2 first sends a bad request. If the user container responds in HTTP/1.1, the preface is not sent. If
-// it responds in HTTP/2, it does not support HTTP/1.1. If it closes the connection, it may also be about to exit.
-// In this case, speaksOnlyH2 sends another bad request while an HTTP/2 connection is open. The HTTP/2 connection
-// must still work after the user container has accepted another connection.
+// speaksOnlyH2 first sends a bad request. A response in HTTP/1.1 or in HTTP/2 shows the result. If the user container
+// closes the connection without a response, it supports only HTTP/2, or it is about to exit. To distinguish these cases,
+// speaksOnlyH2 opens an HTTP/2 connection and sends another bad request. After that, the user container must still
+// accept a new connection, and the HTTP/2 connection must still work.
 func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 	if h1 := a.speech.http1(); h1 != unknown {
 		return h1 == no, nil
@@ -309,7 +308,7 @@ func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 		if h1 = r == inHTTP1; err != nil || silent || h1 {
 			return h1
 		}
-		h2, _, err := a.question(ctx, answersPreface) // shows that the user container accepts connections
+		h2, _, err := a.question(ctx, answersPreface) // checks that the user container still accepts connections
 		return err == nil && h2 && livesOn(witness)
 	})
 	if err != nil || !sure {
@@ -319,8 +318,8 @@ func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 	return !h1, nil
 }
 
-// question opens a connection to the user container and calls answers. It returns the result of answers. silent
-// reports whether answers failed because prefaceTimeout has passed.
+// question opens a connection to the user container, calls answers with the connection, and returns the result. silent
+// reports whether answers returned false because of prefaceTimeout.
 func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, silent bool, err error) {
 	c, err := a.Dial(ctx)
 	if err != nil {
@@ -338,15 +337,15 @@ func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, si
 	return is, !is && patience.Err() != nil, nil
 }
 
-// prefaceTimeout is the timeout of a question. A server that supports HTTP/2 responds immediately. An
-// HTTP/1 server may wait for the rest of the request.
+// prefaceTimeout is the timeout of question. A server that supports HTTP/2 responds immediately. An HTTP/1.1 server may
+// wait for the rest of the request.
 const prefaceTimeout = time.Second
 
-// confirmPreface detects HTTP/2 if the user container closed a connection without a response to a bad request. Such
-// a user container supports only HTTP/2, or it is starting. confirmPreface therefore first sends only the first
-// line of the preface. An HTTP/1 server waits for the rest of the request, and responds to the bad requests that
-// are sent next on other connections. In this case, confirmPreface does not send the rest of the preface, and the
-// result is unknown. If the user container closed all connections, the result is doubtful.
+// confirmPreface detects HTTP/2 after the user container has closed a connection without a response to a bad request.
+// Such a user container supports only HTTP/2, or it is starting. confirmPreface therefore first sends only the first
+// line of the preface, and then bad requests on other connections. If the user container responds to a bad request in
+// HTTP/1.1, confirmPreface does not send the rest of the preface, and the result is unknown. If the user container closes
+// all connections, the result is doubtful.
 //
 // A grpc-go server sends its SETTINGS frame and reads the preface at the same time. It may therefore close one
 // connection without a response and respond to the next bad request in HTTP/2.
@@ -368,7 +367,7 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 		}
 		h2 = doubtful
 		if !silentNow(c) {
-			return readsSettings(c) // a server that does not wait for the preface has sent SETTINGS
+			return readsSettings(c) // some servers send SETTINGS before they have received the preface
 		}
 		h2 = no
 		_, err := io.WriteString(c, prefaceRest)
@@ -383,15 +382,15 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 	return h2, nil
 }
 
-// prefaceLine and prefaceRest are the preface of HTTP/2 with an empty SETTINGS frame (RFC 9113 section 3.4). For an
-// HTTP/1 server, prefaceLine is the beginning of an incomplete request.
+// prefaceLine and prefaceRest are the HTTP/2 preface with an empty SETTINGS frame (RFC 9113 section 3.4). For an HTTP/1.1
+// server, prefaceLine is the request line of an incomplete request.
 const (
 	prefaceLine = "PRI * HTTP/2.0\r\n"
 	prefaceRest = "\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 )
 
-// answersPreface sends the client preface of HTTP/2. It reports whether the server responds with its
-// own preface, a SETTINGS frame (RFC 9113 section 3.4).
+// answersPreface sends the HTTP/2 preface of a client. It reports whether the server responds with the preface of a
+// server, which is a SETTINGS frame (RFC 9113 section 3.4).
 func answersPreface(c net.Conn) bool {
 	_, err := io.WriteString(c, prefaceLine+prefaceRest)
 	return err == nil && readsSettings(c)
@@ -441,7 +440,8 @@ func isSettings(b []byte) bool {
 	return len(b) >= 9 && b[0] == 0 && b[3] == 4 && b[4] == 0 && b[5]|b[6]|b[7]|b[8] == 0
 }
 
-// couldBeSettings reports whether b is the beginning of a header for which isSettings returns true.
+// couldBeSettings reports whether b is shorter than a frame header and can be the beginning of a header for which
+// isSettings returns true.
 func couldBeSettings(b []byte) bool {
 	head := [9]byte{3: 4}
 	copy(head[:], b)

@@ -203,7 +203,7 @@ func TestOnlyH2RequiresHTTP2Response(t *testing.T) {
 	}
 	yesH1 := func(conn *harness.AppConn) { conn.Send("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") }
 	yesH2 := func(conn *harness.AppConn) {
-		conn.Send(settings + "\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x01\x00\x00") // and a WINDOW_UPDATE
+		conn.Send(settings + "\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x01\x00\x00") // SETTINGS and WINDOW_UPDATE frames
 		io.CopyN(io.Discard, conn.In, int64(len("SM\r\n\r\n")+9+17))
 		conn.Send("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
 		conn.Hang()

@@ -1,6 +1,5 @@
-// Package http1client sends requests to the user container. All engines use it. It contains the connection pool,
-// the strict response parser, the retry rule, upgraded connections, and the detection of the HTTP versions that the
-// user container supports.
+// Package http1client sends requests to the user container over HTTP/1.1. It contains the connection pool, the retries,
+// upgraded connections, and the detection of the HTTP versions that the user container supports.
 //
 // The package implements HTTP/1.1 itself, because net/http.Transport discards responses that arrive before the
 // request was sent, bytes after a 101 response, and request trailers. net/http.Transport also does not report
@@ -27,20 +26,19 @@ import (
 
 // Settings configure an App.
 type Settings struct {
-	Port         int           // port of the user container, in 1..65535; see App.Dial for the address
-	MaxIdle      int           // maximum number of idle connections; 0 means defaultMaxIdle
-	MaxConns     int           // maximum number of open HTTP/1 connections; 0 means no limit
-	ConnectRetry time.Duration // how long a refused connection is retried (docs/promises.md 3.7)
+	Port         int           // port of the user container, in 1..65535; App.Dial selects the address
+	MaxIdle      int           // maximum number of idle connections; 0 means 1000
+	MaxConns     int           // maximum number of open HTTP/1.1 connections; 0 means no limit
+	ConnectRetry time.Duration // maximum time for which a failed dial is retried (docs/promises.md 3.7)
 
-	// H2C reports whether the configuration declares HTTP/2 for the user container. If H2C is true, the preface is
-	// sent even if the user container responds in HTTP/1.1.
+	// H2C reports whether the configuration declares that the user container supports HTTP/2. If H2C is true, the
+	// HTTP/2 preface is sent even if the user container responds in HTTP/1.1.
 	H2C bool
 
-	// MaxHeaderBytes is the maximum length of a response header section in bytes. 0 means maxHead.
+	// MaxHeaderBytes is the maximum length of a response header section in bytes. 0 means 1 MiB.
 	MaxHeaderBytes int
 
-	// OnFull is called if a request waits because MaxConns is reached. It must not block. It may
-	// be nil.
+	// OnFull is called each time a request begins to wait because MaxConns is reached. It must not block. It may be nil.
 	OnFull func()
 
 	// Control sets the options of a socket before it connects (see [net.Dialer]). It may be nil.
@@ -51,11 +49,11 @@ type Settings struct {
 
 const (
 	defaultMaxIdle = 1000
-	// idleTimeout is the maximum time that a connection stays idle in the pool. If the server
-	// closes the connection earlier, alive detects its FIN.
+	// idleTimeout is the maximum time that a connection stays idle in the pool. If the user container closes the
+	// connection earlier, the connection is not reused.
 	idleTimeout = 90 * time.Second
-	// keepAliveMargin is how long before the timeout in the Keep-Alive field of a response an idle connection is
-	// closed.
+	// keepAliveMargin is the time between the end of the reuse of a connection and the timeout in the Keep-Alive field
+	// of its last response.
 	keepAliveMargin = time.Second
 )
 
@@ -66,12 +64,12 @@ type App struct {
 	buffers   *netconn.Buffers
 
 	mu      sync.Mutex
-	idle    []*clientConn // in the order of their last use, most recent last
-	sweep   *time.Timer
-	closed  bool
-	open    int       // slots in use
-	waiters list.List // elements of type *waiter in FIFO order
-	full    time.Time // see bound.Pool.Reached
+	idle    []*clientConn // idle connections, the most recently used connection last
+	sweep   *time.Timer   // calls expire; nil before the first idle connection
+	closed  bool          // Close was called
+	open    int           // number of slots in use
+	waiters list.List     // elements of type *waiter in FIFO order
+	full    time.Time     // see bound.Pool.Reached
 
 	speech speech
 
@@ -107,8 +105,8 @@ func (a *App) Close() {
 	}
 }
 
-// take returns an idle connection, or nil. It does not check whether the user container has closed the connection,
-// because this is checked before the request is sent.
+// take returns the most recently used idle connection, or nil if there is none. The user container may have closed the
+// connection, so the caller must check the connection before it sends a request.
 func (a *App) take() *clientConn {
 	for {
 		a.mu.Lock()
@@ -129,8 +127,8 @@ func (a *App) take() *clientConn {
 	}
 }
 
-// put adds c to the pool, or closes it. keepAlive is the timeout in the Keep-Alive field of the response. A
-// negative value means that the response has no such timeout.
+// put adds c to the pool, or closes c. keepAlive is the timeout in the Keep-Alive field of the response. A negative value
+// means that the response has no such timeout.
 func (a *App) put(c *clientConn, keepAlive time.Duration) {
 	life := idleTimeout
 	if keepAlive >= 0 {
@@ -166,14 +164,14 @@ func (a *App) keep(c *clientConn, usable bool) bool {
 	return true
 }
 
-// headSilence is how long no byte may arrive on a connection after a response to HEAD with a Content-Length. Some
-// user containers send the body in violation of RFC 9110 section 9.3.2, and the first bytes of the body arrive
-// within this time. Without the wait, the body would be parsed as the next response.
+// headSilence is the time for which a connection is observed after a response to HEAD with a Content-Length. Some user
+// containers violate RFC 9110 section 9.3.2 and send the body, whose first bytes arrive within this time. If the
+// connection were reused, the body would be parsed as the next response.
 const headSilence = 10 * time.Millisecond
 
-// putWhenSilent adds a connection to the pool after a response to HEAD with a Content-Length. It waits for
-// headSilence and closes the connection if bytes arrive. Once this has happened, it closes the connection after
-// each such response without waiting.
+// putWhenSilent is called after a response to HEAD with a Content-Length. It adds the connection to the pool if nothing
+// arrives for headSilence, and otherwise closes it. If the user container has ever sent a body in response to HEAD,
+// putWhenSilent closes the connection immediately.
 func (a *App) putWhenSilent(c *clientConn, keepAlive time.Duration) {
 	if a.sendsBodyToHEAD.Load() {
 		c.close()
@@ -194,7 +192,7 @@ func (a *App) putWhenSilent(c *clientConn, keepAlive time.Duration) {
 	})
 }
 
-// expire closes the connections that have expired.
+// expire closes the idle connections that have expired.
 func (a *App) expire() {
 	var expired []*clientConn
 	now := time.Now()
@@ -215,14 +213,13 @@ func (a *App) expire() {
 	}
 }
 
-// Retry interval and timeout for opening a connection (docs/promises.md 3.7).
 const (
-	dialAgain   = 10 * time.Millisecond
-	dialTimeout = 10 * time.Second // a listener with a full backlog does not respond
+	dialAgain   = 10 * time.Millisecond // time between two attempts to open a connection (docs/promises.md 3.7)
+	dialTimeout = 10 * time.Second      // timeout of one attempt; a listener with a full backlog does not respond
 )
 
-// dialAside calls Dial in a new goroutine. Otherwise the stack of the goroutine that serves the client connection
-// would grow for package net and stay large.
+// dialAside calls Dial in a new goroutine. Package net needs a large stack, and the goroutine that serves a client
+// connection would keep the large stack.
 func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -233,8 +230,9 @@ func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
 	return c, err
 }
 
-// Dial opens a connection to the user container on IPv4, or on IPv6 if nothing listens on IPv4. If the connection
-// is refused or if the sidecar lacks a local resource, Dial tries again until Settings.ConnectRetry has passed.
+// Dial opens a connection to the user container on 127.0.0.1, or on ::1 if no process listens on 127.0.0.1. If both
+// addresses refuse the connection or the sidecar lacks a local resource, Dial retries until Settings.ConnectRetry has
+// passed. The error is a *[transport.Error], or the cause of ctx.
 func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 	end := time.Now().Add(a.settings.ConnectRetry)
 	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1, Control: a.settings.Control}
@@ -245,7 +243,7 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 			if err == nil {
 				return c, nil
 			}
-			if first == nil || errors.Is(first, syscall.ENETUNREACH) { // the host has no 127.0.0.1
+			if first == nil || errors.Is(first, syscall.ENETUNREACH) { // ENETUNREACH: the host does not have 127.0.0.1
 				first = err
 			}
 			if !refused(err) {

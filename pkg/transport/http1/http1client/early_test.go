@@ -25,7 +25,7 @@ func TestHeadResponseWithLateBodyIsDiscarded(t *testing.T) {
 	}
 	harness.Until(t, "knowledge that the app sends bodies for HEAD", a.sendsBodyToHEAD.Load)
 	newCall("HEAD", "/").do(a).want(t, 200, "")
-	time.Sleep(3 * headSilence) // real time: after this time, the connection would be idle
+	time.Sleep(3 * headSilence) // real time: wait longer than putWhenSilent
 	if n := idle(a); n > 1 {
 		t.Errorf("got %d idle connections, want that of the GETs alone", n)
 	}

@@ -13,11 +13,11 @@ var (
 	errSpeaksH2   = errors.New("unexpected HTTP/2 response")
 	errEndedEarly = errors.New("incomplete body")
 	errStale      = errors.New("idle connection closed by the application")
-	errPartly     = errors.New("incomplete request header") // internal, never returned to callers
+	errPartly     = errors.New("incomplete request header") // returned by sendOrRead to rawRead only
 )
 
-// refused reports whether err means that no process listens on the address. Only after such an error, Dial tries
-// the other address immediately. On a host without IPv6, the error is not ECONNREFUSED.
+// refused reports whether err means that no process listens on the address. Dial tries the other address only after such
+// an error. On a host without IPv6, the error is not ECONNREFUSED.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) ||
 		errors.Is(err, syscall.EADDRNOTAVAIL) ||

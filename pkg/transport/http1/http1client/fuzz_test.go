@@ -53,7 +53,7 @@ func answerWith(t *testing.T, a *App, k *testCall, first, rest []byte) (got outc
 	a.speech.learnH1(true)
 	near, far := pipes()
 	read, written := make(chan struct{}), make(chan struct{})
-	go func() { // reads all input
+	go func() { // discard the input
 		defer close(read)
 		io.Copy(io.Discard, far)
 	}()

@@ -216,7 +216,7 @@ func (k *testCall) doOn(a *App, c *clientConn) (got outcome) {
 // the host has ports.
 type pipe struct {
 	net.Conn          // reads the output of the other end
-	out      net.Conn // receives the output of this end
+	out      net.Conn // the other end, which receives the output of this end
 }
 
 // pipes returns both ends of a connection in memory.

@@ -8,8 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// heldConn is the connection of a [Call] that was aborted after a part of the request was sent and
-// before the response began. The user container may still be processing the request.
+// heldConn is the connection of a [Call] that was aborted after a part of the request was sent and before the response
+// had begun. The user container may still be processing the request.
 type heldConn struct {
 	conn    *clientConn
 	maxHead int // Settings.MaxHeaderBytes
@@ -21,15 +21,15 @@ func (c *Call) hold(a *App, conn *clientConn, err error) bool {
 	if fault := transport.FaultOf(err); !c.Hold || !conn.written || fault != transport.FaultAborted && !fault.ByClient() {
 		return false
 	}
-	conn.memory.Release() // the client may disconnect before the user container has processed the request
+	conn.memory.Release() // the client connection, whose account is charged, may be closed before Wait returns
 	conn.memory.Account = nil
 	c.Held = &heldConn{conn, a.settings.MaxHeaderBytes}
 	return true
 }
 
-// Wait closes the write side of the connection, so that a user container that detects this can stop processing the
-// request. Wait returns when the final response begins, when the user container closes the connection, or after the
-// duration most. It closes the connection before it returns. answered reports whether a final response began.
+// Wait waits until the final response begins, the user container closes the connection, or the duration most has passed.
+// It first closes the write side of the connection, so that the user container can stop processing the request. Wait
+// closes the connection before it returns. answered reports whether a final response has begun.
 func (h *heldConn) Wait(most time.Duration) (answered bool) {
 	c := h.conn
 	defer c.close()

@@ -29,8 +29,8 @@ func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) transp
 
 func TestHeldCallWaitsForFinalResponse(t *testing.T) {
 	for name, test := range map[string]struct {
-		says string // sent after the client has disconnected
-		ends bool   // the wait ends before its timeout
+		says string // bytes that the user container sends after the client has disconnected
+		ends bool   // Wait returns before its timeout
 	}{
 		"answers":             {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true},
 		"begins its answer":   {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", true},

@@ -15,7 +15,7 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	if b.reads++; b.reads == 1 {
 		return copy(p, "hello"), nil
 	}
-	time.Sleep(5 * lagTimeout) // real time: longer than an exchange waits for its sender
+	time.Sleep(5 * lagTimeout) // real time: longer than Close waits for the upload
 	return 0, io.EOF
 }
 
@@ -27,7 +27,7 @@ func TestDelayedUploadKeepsConnection(t *testing.T) {
 				continue
 			}
 			io.ReadFull(conn.In, make([]byte, len("5\r\nhello\r\n")))
-			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") // does not need the rest of the body
+			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") // the response does not depend on the rest of the body
 			io.ReadFull(conn.In, make([]byte, len("0\r\n\r\n")))
 		}
 	})

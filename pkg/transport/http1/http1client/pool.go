@@ -8,11 +8,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// A waiter waits for a connection or a slot. A slot is the permission to have one connection. A slot is in use from
-// before the dial until the connection is closed. Settings.MaxConns is the number of slots. If all slots are in
-// use, waiters receive connections and slots in FIFO order.
+// A waiter waits for a connection or a slot. A slot is the permission to open one connection. It is used from the dial
+// until the connection is closed. The number of slots is Settings.MaxConns. If all slots are in use, waiters receive
+// connections and slots in FIFO order.
 type waiter struct {
-	fresh bool             // requires a new connection
+	fresh bool             // the waiter needs a new connection, and therefore a slot
 	turn  chan *clientConn // receives an idle connection, or nil for a slot; has a buffer for one value
 }
 
@@ -24,8 +24,8 @@ func (a *App) ConnState() bound.Pool {
 	return bound.Pool{Open: a.open, Limit: a.settings.MaxConns, Waiting: a.waiters.Len(), Reached: a.full}
 }
 
-// tryGet returns an idle connection, or reserves a slot for a new one. If fresh is true, it does
-// not return an idle connection. If n is nil and reserved is false, all slots are in use.
+// tryGet returns an idle connection, or reserves a slot for a new connection. If fresh is true, it does not return an
+// idle connection. If all slots are in use, n is nil and reserved is false.
 func (a *App) tryGet(fresh bool) (n *clientConn, reserved bool) {
 	if !fresh {
 		if n = a.take(); n != nil {
@@ -37,7 +37,7 @@ func (a *App) tryGet(fresh bool) (n *clientConn, reserved bool) {
 	return nil, a.reserveLocked()
 }
 
-// reserveLocked reserves a slot and reports whether one was free. a.mu must be held.
+// reserveLocked reserves a slot. It returns false if all slots are in use. a.mu must be held.
 func (a *App) reserveLocked() bool {
 	if a.settings.MaxConns > 0 && a.open >= a.settings.MaxConns {
 		return false
@@ -46,8 +46,8 @@ func (a *App) reserveLocked() bool {
 	return true
 }
 
-// await waits for a connection or a slot. If n and err are nil, a slot is reserved. If the context
-// is done, err is its cause.
+// await waits for a connection or a slot. If n and err are nil, a slot was reserved. If the context is done, err is the
+// cause of the context.
 func (a *App) await(ctx context.Context, fresh bool) (n *clientConn, err error) {
 	a.mu.Lock()
 	if len(a.idle) > 0 {
@@ -70,7 +70,7 @@ func (a *App) await(ctx context.Context, fresh bool) (n *clientConn, err error) 
 	case <-ctx.Done():
 	}
 	a.mu.Lock()
-	a.waiters.Remove(element) // no effect if the waiter has received its turn at the same time
+	a.waiters.Remove(element) // has no effect if w was removed in the meantime, and turn contains a value
 	a.mu.Unlock()
 	select {
 	case n = <-w.turn:
@@ -84,9 +84,9 @@ func (a *App) await(ctx context.Context, fresh bool) (n *clientConn, err error) 
 	return nil, context.Cause(ctx)
 }
 
-// reuseUnlock returns the idle connection that was used last. If fresh is true, it instead closes the connection
-// that has been idle longest and returns nil, and the slot of the closed connection passes to the caller. There
-// must be an idle connection. a.mu must be held, and reuseUnlock unlocks it.
+// reuseUnlock returns the most recently used idle connection. If fresh is true, it instead closes the least recently
+// used idle connection and returns nil, and its slot passes to the caller. There must be an idle connection. a.mu must
+// be held, and reuseUnlock unlocks it.
 func (a *App) reuseUnlock(fresh bool) *clientConn {
 	if !fresh {
 		last := len(a.idle) - 1
@@ -99,7 +99,7 @@ func (a *App) reuseUnlock(fresh bool) *clientConn {
 	n := a.idle[0]
 	a.idle = slices.Delete(a.idle, 0, 1)
 	a.mu.Unlock()
-	if n.slot.Swap(nil) == nil { // the connection of a test
+	if n.slot.Swap(nil) == nil { // only in tests, a connection has no slot
 		a.mu.Lock()
 		a.open++
 		a.mu.Unlock()
@@ -108,7 +108,7 @@ func (a *App) reuseUnlock(fresh bool) *clientConn {
 	return nil
 }
 
-// openConn returns a new connection. The slot must be reserved, and is released on error.
+// openConn returns a new connection. The caller must have reserved a slot. After an error, the slot is released.
 func (a *App) openConn(ctx context.Context) (*clientConn, error) {
 	nc, err := a.dialAside(ctx)
 	if err != nil {
@@ -120,7 +120,7 @@ func (a *App) openConn(ctx context.Context) (*clientConn, error) {
 	return n, nil
 }
 
-// release releases a slot after its connection has been closed.
+// release releases a slot, or passes it to the first waiter.
 func (a *App) release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -131,8 +131,8 @@ func (a *App) release() {
 	}
 }
 
-// passLocked passes an unused connection to the first waiter, and reports whether there was a
-// waiter that can use it. a.mu must be held.
+// passLocked passes an idle connection to the first waiter. It returns false if there is no waiter or if the first
+// waiter needs a new connection. a.mu must be held.
 func (a *App) passLocked(n *clientConn) bool {
 	if first := a.waiters.Front(); first == nil || first.Value.(*waiter).fresh {
 		return false

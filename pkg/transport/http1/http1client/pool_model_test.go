@@ -21,9 +21,9 @@ type poolCase struct {
 	most   int // MaxIdle
 	calls  int // each call takes a connection or dials, and then returns the connection in one of three ways or closes it
 	ticks  int
-	sweeps int // calls to expire at times other than those of the timer
+	sweeps int // number of calls to expire that the timer does not cause
 	closes int
-	runs   int // expected number of orders, so that the test fails if it tries fewer
+	runs   int // expected number of orders of the steps; the test fails if it tries fewer orders
 }
 
 func (c poolCase) String() string {
@@ -35,7 +35,7 @@ type line struct {
 	net.Conn
 	id     int
 	closes atomic.Int32
-	gate   chan struct{} // Close waits until it is closed; nil means that Close does not wait
+	gate   chan struct{} // if not nil, Close waits until gate is closed
 }
 
 func (l *line) Close() error {
@@ -52,12 +52,12 @@ type poolRun struct {
 	poolCase      // the remaining steps
 	app      *App // owner of the pool
 	lines    []*line
-	users    []*clientConn // in use, one for each call
+	users    []*clientConn // connections in use, at most one for each call
 	idle     []*clientConn // expected idle connections in the pool
 	closed   bool
 
 	taking chan *clientConn // result of take while it closes an expired connection; nil if take is not running
-	thrown *line            // the expired connection that take closes
+	thrown *line            // expired connection that the running call to take closes
 }
 
 // A poolMove is one possible step.
@@ -162,7 +162,7 @@ func (r *poolRun) taken() error {
 		return fmt.Errorf("got an end, want what has expired thrown away first")
 	case got == nil && len(r.idle) > 0:
 		return fmt.Errorf("got nothing of %d idle connections", len(r.idle))
-	case got == nil: // the call dials
+	case got == nil: // the pool has no connection, so the call opens a connection
 		l := &line{id: len(r.lines)}
 		r.lines = append(r.lines, l)
 		r.users = append(r.users, newClientConn(l, r.app.buffers))

@@ -62,7 +62,7 @@ func TestPoolClosesUnusedConnections(t *testing.T) {
 			a.put(newClientConn(near, a.buffers), keepAlive)
 			return closed
 		}
-		for range 2 { // the sweep starts again with the next connection
+		for range 2 { // the second round checks that an idle connection starts the timer again
 			begin := time.Now()
 			short, long := put(5*time.Second), put(-1)
 			<-short
@@ -170,7 +170,7 @@ func TestAbortEndsBlockedDial(t *testing.T) {
 	harness.NoError(t, err)
 	a := New(Settings{Port: name.(*syscall.SockaddrInet4).Port})
 	defer a.Close()
-	for { // fill the backlog
+	for { // fill the backlog of the listener
 		c, err := net.DialTimeout("tcp", a.addresses[0], time.Second)
 		if err != nil {
 			break
@@ -220,7 +220,7 @@ func TestBufferSizeFollowsResponseSize(t *testing.T) {
 	}{
 		{1000, 1000, "1000 of 4096"},
 		{4096, 96, "4096 of 4096"},
-		{9000, 13000, "13000 of 65536"}, // including bytes that were already in the buffer
+		{9000, 13000, "13000 of 65536"}, // the length includes bytes that were already buffered
 		{1000, 1000, "1000 of 65536"},
 	} {
 		harness.Equal(t, fill(step.sent), step.want, step.sent, "bytes")

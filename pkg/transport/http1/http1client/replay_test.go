@@ -129,7 +129,7 @@ func TestReplayUsesNewConnection(t *testing.T) {
 	})
 	a := unknownApp(t, s.Port)
 	open := make([]*Response, 3)
-	for i := range open { // three connections that the app closes when the next request arrives
+	for i := range open { // open connections that the app closes when the next request arrives
 		r, err := newCall("GET", "/").Do(a)
 		harness.NoError(t, err)
 		open[i] = r

@@ -9,10 +9,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// Response is the final response to a [Call]. It is stored in the connection to the user container.
+// Response is the final response to a [Call]. It must not be used after Close or Tunnel returns, because its memory
+// belongs to the connection to the user container.
 type Response struct {
-	// Head refers to the buffer of the connection. The caller must copy the values that it needs before it calls
-	// Next.
+	// Head refers to the buffer of the connection. The caller must copy the values that it needs before the first call
+	// to Next.
 	Head wire.Response
 
 	call    *Call
@@ -35,9 +36,8 @@ func (r *Response) Length() int64 {
 	return -1
 }
 
-// Next returns the next bytes of the body, which are valid until the next call. At the end of the
-// body, it returns io.EOF. Any other error has a [transport.Fault]. Next calls Client.Waiting
-// before it blocks.
+// Next returns the next bytes of the body, which are valid until the next call. At the end of the body, it returns
+// io.EOF. Any other error has a [transport.Fault]. Next calls Call.Client.Waiting before it blocks.
 func (r *Response) Next() ([]byte, error) {
 	for {
 		data, n, err := r.decode(r.conn.buffered())
@@ -74,9 +74,9 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// shrink releases the buffer of a long header section, because reading the body may take long. If memory is scarce,
-// it also releases a large buffer, and the body is read into a smaller buffer. The fields of the header section
-// must have been copied.
+// shrink releases an empty buffer that is longer than necessary, because it may take a long time to receive the body.
+// The reason is a long header section, or that memory has become scarce. The caller must have copied the fields of the
+// header section.
 func (r *Response) shrink() {
 	c := r.conn
 	if len(c.buf) > c.memory.Account.BufferSize(bufferSize) && c.r == c.w {
@@ -85,8 +85,8 @@ func (r *Response) shrink() {
 	}
 }
 
-// decode consumes n bytes of b and returns the content in these bytes. At the end of the body, it
-// returns io.EOF.
+// decode decodes the first n bytes of b and returns the content in these bytes. At the end of the body, it returns
+// io.EOF.
 func (r *Response) decode(b []byte) (data []byte, n int, err error) {
 	switch r.framing {
 	case wire.None:
@@ -121,8 +121,8 @@ func (r *Response) Trailer() []wire.Field {
 	return r.chunks.Trailer()
 }
 
-// Close ends the exchange. If the request and the response were transferred completely, the connection
-// is reused. The response must not be used after Close.
+// Close ends the exchange. If the request and the response are complete, Close returns the connection to the pool.
+// Otherwise it closes the connection. The response must not be used after Close.
 func (r *Response) Close() {
 	c := r.call
 	lag := time.Duration(0)
@@ -142,7 +142,7 @@ func (r *Response) Close() {
 	keep := r.ended && sent && !aborted && !r.Head.Close && r.framing != wire.UntilClose && conn.w == conn.r
 	suspect := c.Request.Method == "HEAD" && r.Head.ContentLength > 0
 	r.call = nil
-	r.Head.Reset() // before put, because another request may use the response after it
+	r.Head.Reset() // must precede put, after which another request can use the connection and its response
 	switch {
 	case !keep:
 		conn.close()

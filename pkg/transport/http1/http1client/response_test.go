@@ -291,7 +291,7 @@ func TestNextCallsWaitingBeforeBlocking(t *testing.T) {
 		conn.Send("0\r\n\r\n")
 	})
 	k := newCall("GET", "/")
-	k.waiting = func() { next <- struct{}{} } // the user container continues only after this call
+	k.waiting = func() { next <- struct{}{} } // the user container continues only after Waiting was called
 	got := harness.Within(t, "the response", func() outcome { return k.do(a) })
 	got.want(t, 200, "abbb")
 }

@@ -16,12 +16,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// halfClosedTimeout is the timeout for each read and write in the open direction of a half-closed tunnel.
+// halfClosedTimeout is the timeout of each read and write after one direction of a tunnel has ended.
 const halfClosedTimeout = 30 * time.Second
 
-// goneTimeout is how long the connection to the user container stays open after the client has closed its side of a
-// WebSocket. A WebSocket has no half-close (RFC 6455 section 7.1.1), and a closed WebSocket must not use a
-// concurrency slot.
+// goneTimeout is the maximum time that a WebSocket stays open after the client has closed its side of the connection. A
+// WebSocket has no half-close (RFC 6455 section 7.1.1), and a WebSocket that is closed must not use a concurrency slot.
 const goneTimeout = time.Second
 
 // AppendSwitch appends the header section of the 101 response to the client. It contains Connection, Upgrade (RFC
@@ -43,8 +42,8 @@ func (r *Response) IsWebSocket() bool {
 	return transport.EqualFold(protocol, "websocket")
 }
 
-// tunnelSize is the size, in bytes, of the buffer for each direction of a tunnel. It is small because most
-// WebSockets are usually idle. After a read that fills the buffer, a larger buffer is used.
+// tunnelSize is the size in bytes of the buffer for each direction of a tunnel. It is small because most WebSockets are
+// idle most of the time. After a read that fills the buffer, a larger buffer is used.
 const tunnelSize = 4 << 10
 
 // Tunnel copies bytes in both directions between the client and the user container after a 101 response. Tunnel
@@ -132,11 +131,11 @@ type tunnel struct {
 	closed bool // closeWrite was called for app; guarded by call.mu
 
 	webSocket bool
-	end       time.Time // deadline of a WebSocket whose client closed its side; guarded by call.mu
+	end       time.Time // deadline after the client has closed its side of a WebSocket; guarded by call.mu
 }
 
-// largeBytes returns the number of bytes that are charged to the memory budget for a large buffer. If a client does
-// not read, its TLS connection holds the encrypted content in addition to the buffer.
+// largeBytes returns the number of bytes that are charged to the memory budget for a large buffer. With TLS, the
+// encrypted content also counts, because it is buffered if the client does not read.
 func (t *tunnel) largeBytes() int {
 	if t.call.Request.Secure {
 		return 2 * pieceSize
@@ -158,8 +157,8 @@ func (t *tunnel) putLarge(large *[]byte) {
 	}
 }
 
-// copy copies first and then the input of src to dst. At the end of the input, it closes the write
-// side of dst. It returns the number of bytes written.
+// copy writes first and then the input of src to dst. At the end of the input, it closes the write side of dst. It
+// returns the number of bytes written.
 func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	small := make([]byte, tunnelSize)
 	buf := small
@@ -204,14 +203,14 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 		t.recordTimeout(err)
 		break
 	}
-	// If one direction fails, end both directions.
+	// This direction has failed, so end both directions.
 	t.client.SetDeadline(past)
 	t.app.SetDeadline(past)
 	return moved
 }
 
-// patience sets a deadline for the next read from src and the next write to dst if the tunnel is
-// half-closed and was not aborted.
+// patience sets a deadline for the next read from src and the next write to dst if one direction of the tunnel has ended
+// and the call was not aborted.
 func (t *tunnel) patience(dst, src net.Conn) {
 	if !t.half.Load() {
 		return
@@ -228,8 +227,8 @@ func (t *tunnel) patience(dst, src net.Conn) {
 	}
 }
 
-// recordReset records that the peer of c has reset the connection if err indicates a reset. err is the error of a
-// read or write.
+// recordReset is called with the error of a read from c or a write to c. If err reports a reset, recordReset records that
+// the peer has reset the connection.
 func (t *tunnel) recordReset(err error, c net.Conn) {
 	switch {
 	case !errors.Is(err, syscall.ECONNRESET):
@@ -240,15 +239,15 @@ func (t *tunnel) recordReset(err error, c net.Conn) {
 	}
 }
 
-// wasReset reports whether the peer has reset the connection c, after a read from c returned io.EOF. The kernel
-// reports a reset only once. If a write has returned the error of the reset, the next read returns io.EOF.
+// wasReset is called after a read from c has returned io.EOF, and reports whether the peer has reset the connection. The
+// kernel reports a reset only once. If a write has already returned ECONNRESET, the next read returns io.EOF.
 func (t *tunnel) wasReset(c net.Conn) bool {
 	if c != t.app {
 		return t.clientReset.Load()
 	}
 	t.call.mu.Lock()
 	defer t.call.mu.Unlock()
-	if t.closed || !t.app.disconnected() { // both sides have closed the connection, or only the user container has
+	if t.closed || !t.app.disconnected() { // an orderly close, by both sides or only by the user container
 		return false
 	}
 	t.appReset.Store(true)

@@ -20,19 +20,18 @@ type Chunks struct {
 
 	left   int64 // remaining bytes of the chunk, or its size while the size is being parsed
 	digits int   // number of digits of the size
-	excess int64 // number of extension bytes minus number of data bytes so far
+	excess int64 // number of received extension bytes minus number of received data bytes
 
 	// Lenient accepts whitespace after a chunk size and at the end of its line, and empty extensions such as "5;".
-	// Go, HAProxy and nginx accept these in responses. They are harmless because all implementations that accept
-	// them find the same end of the body, and the chunks are encoded again for the client. Lenient also accepts
-	// trailer fields for which [ForbidsTrailer] is true, which the caller must remove. Reset does not change
-	// Lenient.
+	// Go, HAProxy and nginx also accept such lines in responses. All of them find the same end of the body, and the
+	// chunks are encoded again for the client. Lenient also accepts trailer fields for which [ForbidsTrailer] returns
+	// true. The caller must remove these fields. Reset does not change Lenient.
 	Lenient bool
 
 	state   chunkState
 	err     *BadChunk
 	section []byte // trailer lines as received
-	trailer *head  // nil until a body has a trailer section, because few bodies have one
+	trailer *head  // allocated for the first body with a trailer section
 }
 
 type chunkState uint8
@@ -58,10 +57,10 @@ const (
 	chunksDone
 )
 
-// Next decodes the first n bytes of b and returns the content that they contain. data is a subslice of b[:n] and may
-// be empty. The caller must call Next again with b[n:] until Done returns true or n is len(b). If Done still returns
-// false, the caller must pass the input that follows b. Next does not consume bytes after the end of the body. The
-// error is a *[BadChunk]. After an error, Next returns the same error until Reset is called.
+// Next decodes the first n bytes of b. data is the content in these bytes. It is a subslice of b[:n] and may be empty.
+// Until Done returns true, the caller must call Next again with b[n:], or with the input that follows b if n is len(b).
+// Next does not decode bytes after the end of the body. The error is a *[BadChunk]. After an error, Next returns the
+// same error until Reset is called.
 func (c *Chunks) Next(b []byte) (data []byte, n int, err error) {
 	for n < len(b) && c.err == nil {
 		switch c.state {
@@ -141,7 +140,7 @@ func (c *Chunks) step(b byte) chunkState {
 			return trailerStart
 		}
 		c.digits = 0
-		credit := c.left - 1 // one byte less, so that this limit is reached before the limit in net/http
+		credit := c.left - 1 // one byte less, so that a body never reaches the limit of net/http before this limit
 		if c.Lenient {
 			credit += freeExtension
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// text is the type of received bytes or of a string in the code.
+// text is the constraint for functions that accept byte slices and strings.
 type text interface{ ~[]byte | ~string }
 
 // ValidToken reports whether s is a token, such as a method or a field name (RFC 9110 section

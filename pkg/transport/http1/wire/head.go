@@ -6,9 +6,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// headEnd finds the empty line that ends a header section. Lines may end in CRLF or LF, so that no other
-// implementation finds an earlier end. The search begins at the first LF in b[from:]. If there is no empty line,
-// end is 0, and next is the value of from for the next call, when more bytes have arrived.
+// headEnd searches for the empty line that ends a header section, beginning at the first LF in b[from:]. Lines may end
+// in CRLF or LF, so that no other implementation finds an earlier end. end is the index after the empty line. If there
+// is no empty line, end is 0, and next is the value of from for the next call with more bytes.
 func headEnd(b []byte, from int) (end, next int) {
 	for {
 		i := bytes.IndexByte(b[from:], '\n')
@@ -87,8 +87,8 @@ type head struct {
 
 	bare    bool // a line ends in LF without CR
 	crlf    bool // a line ends in CRLF
-	back    bool // a line ends in CRLF after a line that ends in LF without CR
-	touched bool // a LF without CR ends or precedes a framing field or the empty line
+	back    bool // a line ends in CRLF, and an earlier line ends in LF without CR
+	touched bool // an LF without CR ends or precedes a framing field or the empty line
 	folded  bool // a line continues the previous line
 	alias   bool // a field has a name such as Content_Length
 }
@@ -99,7 +99,7 @@ type reading uint8
 const (
 	strictly reading = iota
 	gently           // remove whitespace after names and unfold lines in place, as RFC 9112 sections 5.1 and 5.2 require for responses
-	trailing         // like strictly, but the fields do not frame the message
+	trailing         // strictly for a trailer section, whose fields do not frame the message
 )
 
 // read parses the field lines b[pos:end]. The last line is the empty line. It returns the word for the first error
@@ -214,13 +214,13 @@ func (h *head) fold(line []byte, last transport.Role) Word {
 	text := Trim(line)
 	switch {
 	case len(h.fields) == 0 || isFraming(last) || len(text) == 0:
-		return WordFold // no previous field, a split framing field, or a line that looks empty
+		return WordFold // there is no previous field, or a framing field is folded, or the line could be parsed as empty
 	case !ValidValue(text):
 		return WordFieldValue
 	}
 	name, _, ok := bytes.Cut(text, []byte{':'})
 	if r := transport.RoleOf(Trim(name)); ok && (isFraming(r) || r == transport.AliasRole) {
-		return WordFold // an implementation that only trims lines would parse a separate field
+		return WordFold // an implementation that trims lines would parse the line as a separate field
 	}
 	return ""
 }

@@ -141,7 +141,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 		return 0, nil
 	}
 	if resumed { // parse the line again, because b may have moved
-		_ = r.line(b) // cannot fail, because the line was already valid
+		_ = r.line(b) // cannot fail, because the same bytes were valid before
 	}
 	bare := b[r.lineEnd-1] != '\r'
 	if word := r.head.read(b, r.lineEnd+1, n, bare, strictly); word != "" {
@@ -160,7 +160,7 @@ func (r *Request) findLine(b []byte) bool {
 		r.begin = skipEmpty(b, r.begin)
 		r.seen = r.begin
 		if string(b[r.begin:]) == "\r" {
-			return false // may be the start of an empty line
+			return false // the CR may belong to an empty line
 		}
 	}
 	i := bytes.IndexByte(b[r.seen:], '\n')

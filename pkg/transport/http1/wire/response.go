@@ -132,7 +132,7 @@ func (r *Response) parse(b []byte) (n int, word Word) {
 		return 0, ""
 	}
 	if resumed {
-		r.line(b) // parse the line again, because b may be another slice
+		r.line(b) // parse the line again, because its bytes may be in another slice
 	}
 	bare := b[r.lineEnd-1] != '\r'
 	if word := r.head.read(b, r.lineEnd+1, n, bare, gently); word != "" {

@@ -80,7 +80,7 @@ const (
 	WordFieldValue      Word = "field-value"       // a control character in a value (RFC 9110 section 5.5)
 	WordTooManyFields   Word = "too-many-fields"   // more than MaxFields
 	WordContentLength   Word = "content-length"    // not one number that fits in an int64 (RFC 9110 section 8.6)
-	WordTransferCoding  Word = "transfer-encoding" // not chunked, or chunked twice or not last (RFC 9112 section 6.1)
+	WordTransferCoding  Word = "transfer-encoding" // a coding other than chunked, or chunked is repeated or not last (RFC 9112 section 6.1)
 	WordLengthAndCoding Word = "length-and-coding" // Content-Length with Transfer-Encoding (RFC 9112 section 6.3)
 	WordAlias           Word = "alias"             // Content_Length or Transfer_Encoding; see transport.AliasRole
 	WordHost            Word = "host"              // missing, repeated, or not a valid host (RFC 9112 section 3.2)

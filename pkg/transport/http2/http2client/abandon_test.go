@@ -17,7 +17,7 @@ func TestCanceledRequestsDoNotCloseSharedConnection(t *testing.T) {
 		if r.Method == http.MethodGet {
 			w.(http.Flusher).Flush()
 		}
-		<-release // the handler ignores its context
+		<-release // the handler continues after its context was canceled
 	})
 	t.Cleanup(func() { close(release) })
 	client := newClient(t, a)

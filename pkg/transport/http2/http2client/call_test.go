@@ -66,7 +66,7 @@ func asking(t *testing.T, answer func(p *peer, id uint32)) *app {
 			if got := harness.FieldOf(f, "expect"); got != "100-continue" {
 				t.Errorf("got expect: %q, want 100-continue", got)
 			}
-			p.WritePing(false, [8]byte{1}) // the acknowledgment arrives after any content that was sent too early
+			p.WritePing(false, [8]byte{1}) // content that was sent before the acknowledgment would arrive first
 		},
 		data: func(*peer, *http2.DataFrame) { early = true },
 		other: func(p *peer, f http2.Frame) {
@@ -462,7 +462,7 @@ func TestUploadRespectsWindowsOfApp(t *testing.T) {
 	}
 }
 
-// END_STREAM needs no window. The app may wait for END_STREAM before it reads more content.
+// An empty DATA frame with END_STREAM does not need window. The app may wait for this frame before it reads content.
 func TestEndOfRequestNeedsNoWindow(t *testing.T) {
 	full := make(chan struct{})
 	first, seen := uint32(0), 0

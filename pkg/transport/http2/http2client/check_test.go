@@ -32,7 +32,7 @@ func TestHeaderWithoutLengthDoesNotAllocate(t *testing.T) {
 // In RFC 2518 section 10.1, the interval of 102 (Processing) is 20 seconds.
 func TestSlowInformationalResponsesPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const interval = 2 * time.Second // 10 times as often
+		const interval = 2 * time.Second // the user container may send informational responses 10 times as often
 		var k http2client.Check
 		for range time.Hour / interval {
 			harness.NoError(t, k.Head(nil, &http2conn.Head{Status: 102}, false))

@@ -83,7 +83,7 @@ func TestCanceledRequestLeavesQueue(t *testing.T) {
 		c, done := queueUp(t, client, "/"+itoa(i))
 		calls, ends = append(calls, c), append(ends, done)
 	}
-	for _, i := range []int{0, 2} { // the first request of the queue, and a later one
+	for _, i := range []int{0, 2} { // the first and the third request in the queue
 		calls[i].Abort()
 		mustAbort(t, ends[i])
 	}
@@ -215,7 +215,7 @@ func newHostile(t *testing.T) *app {
 			case 1:
 				w.Header().Set("Connection", "close") // GOAWAY
 			case 2:
-				<-r.Context().Done() // until the client cancels the request
+				<-r.Context().Done() // wait until the client cancels the request
 			}
 		}),
 	}

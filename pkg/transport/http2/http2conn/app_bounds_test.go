@@ -88,7 +88,7 @@ func TestUnreadPingsOfAppReceiveReplies(t *testing.T) {
 	p := unreadApp(t, config)
 	p.unreadPings()
 	harness.NoError(p, p.WriteGoAway(1, http2.ErrCodeNo, nil))
-	harness.Receive(p, p.host.leaving, "GOAWAY") // the PING frames were handled before
+	harness.Receive(p, p.host.leaving, "GOAWAY") // all PING frames are handled before GOAWAY
 	p.readPings()
 	wantBounds(t, config.Bounds)
 }

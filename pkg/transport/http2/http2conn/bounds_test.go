@@ -87,11 +87,11 @@ func TestLateContentIsIgnored(t *testing.T) {
 	p.expect("HEADERS 1 end", "RST_STREAM 1 NO_ERROR")
 	p.send(bytes.Repeat(frame(http2.FrameData, 0, 1, 'x'), window-1), frame(http2.FrameData, 1, 1))
 	p.alive()
-	p.send(frame(http2.FrameData, 0, 1, 'x')) // exceeds the window
+	p.send(frame(http2.FrameData, 0, 1, 'x')) // this byte exceeds the window
 	p.expect("RST_STREAM 1 STREAM_CLOSED")
 }
 
-// A host is full while busy is true.
+// A fullHost is a host whose Full method returns true while busy is true.
 type fullHost struct {
 	host
 	busy atomic.Bool
@@ -169,7 +169,7 @@ func TestBarrierIsPingOnlyAfterResponse(t *testing.T) {
 	seven.await(t, 1)
 	p.us.Check()
 	p.expect("SETTINGS")
-	p.us.Check() // one barrier is outstanding
+	p.us.Check() // the first barrier was not acknowledged yet
 	p.open(true)
 	p.expect("HEADERS 9 end")
 }

@@ -143,7 +143,7 @@ func TestUnreadPingsReceiveReplies(t *testing.T) {
 	config := recorded(serverConfig())
 	p := unreadClient(t, config)
 	p.unreadPings()
-	p.request(3, true) // the PING frames were handled before
+	p.request(3, true) // all PING frames are handled before this request
 	p.readPings()
 	wantBounds(t, config.Bounds)
 }

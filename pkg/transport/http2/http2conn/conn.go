@@ -161,7 +161,7 @@ type Conn struct {
 	ending      bool               // new streams are rejected; the connection closes after its last stream ends
 
 	// The following fields describe the output and are guarded by mu.
-	out                []byte    // output that the writer has not taken yet
+	out                []byte    // output that takeOut has not passed to the writer yet
 	outOf              *[]byte   // pooled buffer of out; nil if there is none
 	longOut            int       // bytes charged to config.Memory if out is longer than pooled buffers; otherwise 0
 	replies            int       // number of bytes in out that count against maxReplies

@@ -249,7 +249,7 @@ func TestFloodsCloseConnection(t *testing.T) {
 		"RST_STREAM of a closed stream": func(*peer, int) []byte { return frame(http2.FrameRSTStream, 0, 3, 0, 0, 0, 8) },
 		"HEADERS of a closed stream": func(p *peer, i int) []byte {
 			if i == 0 {
-				return frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 0) // on a stream that this side closes
+				return frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 0) // increment 0 is an error, so this side resets the stream
 			}
 			return frame(http2.FrameHeaders, 5, 1, 0x82)
 		},

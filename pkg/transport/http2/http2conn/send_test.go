@@ -337,7 +337,7 @@ func TestClientStreams(t *testing.T) {
 	p.expect("HEADERS 5 end")
 	harness.NoError(p, p.WriteRSTStream(5, http2.ErrCodeRefusedStream))
 	five.await(t, 1)
-	p.respond(3, true, ":status", "200") // before the end of the request
+	p.respond(3, true, ":status", "200") // the response ends before the request
 	three.await(t, 1)
 	if !three.Abandon() {
 		t.Error("got an ended stream, want an open stream")

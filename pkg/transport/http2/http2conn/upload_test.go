@@ -11,7 +11,7 @@ func TestContentIsAdmitted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		before []Upload // open uploads
-		used   int      // bytes of the window that other content uses
+		used   int      // number of bytes of the window that other content uses
 		upload Upload
 		want   bool
 	}{
