@@ -37,7 +37,7 @@ func TestFlagVariableAndAnnotationAreEquivalent(t *testing.T) {
 		harness.Equal(t, string(encode(byEnv.Changes)), string(encode(byFlag.Changes)), name, "the environment", "(what the flag does)")
 		got, want := sidecarIn(t, pod, byAnnotation), sidecarIn(t, bare, byFlag)
 		harness.Equal(t, got, want, name, "the annotation", "(what the flag does)")
-		// An annotation overrides a flag.
+		// The annotation must override the flag.
 		if name == "concurrency" {
 			harness.Equal(t, sidecarIn(t, pod, Inject(pod, Options{name: "99"})), want, name, "annotation and flag")
 		}
@@ -76,7 +76,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 		{"inject", "perhaps", `inject: "perhaps": want true or false`},
 		{"admin-port", "0", `admin-port: "0": want a port in 1..65535`},
 		{"cpu-limit", "much", `cpu-limit: "much": want a quantity such as 25m or 32Mi`},
-		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": want a quantity such as 25m or 32Mi`}, // would take seconds to parse
+		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": want a quantity such as 25m or 32Mi`}, // parsing the quantity would take seconds
 		{"resource-percentage", "101", `resource-percentage: "101": the value must be greater than 0 and at most 100`},
 		{"settings", "USER_PORT=1", `settings: USER_PORT: use the option port`},
 		{"settings", "QUEUE_DEPTH=1", `settings: QUEUE_DEPTH: use the option queue-depth`},
