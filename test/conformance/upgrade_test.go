@@ -222,7 +222,8 @@ func TestUpgradedConnectionHoldsSlot(t *testing.T) {
 	})
 }
 
-// Tunnels are independent of each other.
+// The test opens several tunnels at the same time. The data of one tunnel must not reach
+// another tunnel.
 func TestManyConcurrentUpgradedConnections(t *testing.T) {
 	p := newProxy(t)
 	p.start()
