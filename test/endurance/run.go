@@ -14,7 +14,7 @@ import (
 type outcome struct {
 	result
 	connections int      // highest number of connections to the application
-	gauges      []string // growth of each gauge in the row for -hour
+	gauges      []string // description of each gauge that grows in the row for -hour
 	notes       []string // counters and output that help to find the cause of failures
 }
 
