@@ -206,7 +206,8 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 	}
 }
 
-// isIrrelevant reports whether an object is not relevant to the injection.
+// isIrrelevant reports whether the report omits an object, because the object has no pods or needs
+// no change.
 func isIrrelevant(r *manifest.Result) bool {
 	return r.Reason == inject.NoPods || r.Reason == inject.Unaffected || r.Reason == inject.NotInjected && r.Kind == "Service"
 }
