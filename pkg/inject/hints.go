@@ -27,7 +27,7 @@ type hints struct {
 	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
 	flagged  bool             // a flag or a variable is the reason for pair
 	insecure bool             // a flag or a variable turns TLS off
-	consoles map[int32]bool   // ports in flags and variables for a console
+	consoles map[int32]bool   // ports of flags and variables whose names contain the word console
 	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address, with their signs
 	mounted  sign             // a volume contains a certificate, so a port without other evidence uses TLS
 	cert     bool             // a flag or a variable contains a certificate

@@ -32,7 +32,7 @@ var (
 	upstreamURL = regexp.MustCompile(`(?i)^(?:([a-z0-9+]+)://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::([0-9]{1,5}))?(/.*)?$`)
 )
 
-// isUpstream reports whether the name of a parameter contains the word upstream.
+// isUpstream reports whether the name of a parameter contains the word upstream or upstreams.
 func isUpstream(words []string) bool { return anyOf(words, []string{"upstream", "upstreams"}) }
 
 // isUpstreamAddress reports whether a parameter's name, such as upstream-url, indicates
