@@ -182,7 +182,7 @@ func describe(err error) error {
 	return err
 }
 
-// portError is the error for a port if the status of the response is not 200.
+// A portError reports a response from a port of a pod with a status other than 200.
 type portError struct {
 	error
 	unused bool // the pod is reachable, but serves nothing on the port
