@@ -169,8 +169,8 @@ func TestResetOfAppReachesUpgradedClient(t *testing.T) {
 	}
 }
 
-// awaitingReset returns a script that accepts an upgrade, sends "hello", and stores the error
-// that ends its input in ended.
+// awaitingReset returns a script that accepts an upgrade, sends "hello", reads until an error
+// occurs, and sends this error to ended.
 func awaitingReset(ended chan<- error) func(c *bareConn, m *message) bool {
 	return func(c *bareConn, m *message) bool {
 		c.send(switching(m) + "hello")
