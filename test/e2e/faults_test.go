@@ -24,7 +24,7 @@ import (
 // firstByte contains injector flags that set a response start timeout of one second.
 var firstByte = []string{"--response-start-timeout", "1"}
 
-// faults contains the rows of the table.
+// faults lists the faults. Each fault is a row of the table in results.txt.
 var faults = []fault{
 	{
 		name: "no fault", what: "the same traffic",
