@@ -119,7 +119,7 @@ func TestTableContainsEachIncident(t *testing.T) {
 // A cell of the table is empty if a signal does not report the incident for the reason silent.
 type cell struct{ text, silent string }
 
-// cells returns the cells of the signals.
+// cells returns the cells of the row that contain the expected signals.
 func (in *incident) cells() []cell {
 	alert, line := "", ""
 	if len(in.alerts) > 0 {
