@@ -20,7 +20,7 @@ type Load struct {
 	Depth   int                            // maximum number of queued requests; 0 means no limit
 	Kind    func(client, number int) *Kind // returns the kind of a client's next request; may be nil or return nil
 
-	Change  func(at time.Duration, k *Kind) *Kind // returns the kind of a request that is sent at a given time, instead of k; nil means k
+	Change  func(at time.Duration, k *Kind) *Kind // replaces the kind k of a request that is sent at a given time; nil means no replacement
 	Backoff time.Duration                         // time that a client waits after an error
 }
 
