@@ -368,7 +368,7 @@ func markers(name string) (begin, end string) {
 	return "<!-- " + name + " -->\n", "<!-- /" + name + " -->\n"
 }
 
-// resultsName is the name of the markers around all sections without markers of their own.
+// resultsName is the name of the markers around all sections without separate markers.
 const resultsName = "results"
 
 // writeDocument writes the parts of the report that a run measured completely into the document, and describes them. A
