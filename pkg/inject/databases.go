@@ -56,7 +56,7 @@ func rowsIn(file, text string, n int) (rows [][]string) {
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue
 		}
-		fields := strings.Split(line, " | ") // no blanks around |, because an expression in a field can contain it
+		fields := strings.Split(line, " | ") // an expression in a field can contain | without blanks around it
 		if len(fields) != n {
 			panic(fmt.Sprintf("inject: %s: got %d fields, want %d: %s", file, len(fields), n, line))
 		}
