@@ -89,7 +89,8 @@ type evaluator interface {
 	firing(p *pod) ([]string, error)
 }
 
-// checkMetric requires a series with a positive value.
+// checkMetric returns an error if no value of the incident's series reports the incident. By
+// default, a value greater than 0 reports it.
 func checkMetric(p *pod, in *incident) error {
 	if in.metric == "" {
 		return nil
