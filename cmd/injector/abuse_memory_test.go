@@ -105,7 +105,7 @@ func ask(t *testing.T, client *http.Client, p *served, body string) string {
 	t.Helper()
 	r, err := client.Post("https://"+p.reviews+"/inject", "application/json", strings.NewReader(body))
 	if err != nil {
-		return "ended" // a timeout of the server closed the connection
+		return "ended" // the server closed the connection after a timeout
 	}
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)

@@ -18,20 +18,20 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Maximum numbers of connections for reviews and for metrics.
+// Maximum numbers of connections that the injector keeps for reviews and for metrics.
 const keptReviews, keptMetrics = 500, 100
 
 // A group is a number of connections that are opened concurrently.
 type group struct {
 	name    string
-	n       int    // 0 uses the connections of the preceding group
+	n       int    // number of connections; 0 reuses the connections of the preceding group
 	metrics bool   // connect to the port for metrics
 	within  bool   // send inside a TLS connection
-	sends   string // sent on each connection
-	reads   bool   // read the beginning of a response
+	sends   string // text to send on each connection
+	reads   bool   // wait for the beginning of a response
 }
 
-// Numbers of connections above the limits.
+// These groups have more connections than the limits permit.
 var (
 	betweenRequests = group{name: "between two requests", n: 600, within: true, sends: startOfHead + "\r\n", reads: true}
 	inTheBody       = group{name: "long header section, within a body", sends: longHead + "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 31<<10)}
@@ -80,7 +80,7 @@ func (h group) open(t *testing.T, p *served, all []net.Conn) []net.Conn {
 	if h.n > 0 {
 		all = make([]net.Conn, h.n)
 	}
-	const at = 8 // concurrent handshakes
+	const at = 8 // number of concurrent handshakes
 	var busy sync.WaitGroup
 	for k := range at {
 		busy.Go(func() {
@@ -97,7 +97,7 @@ func (h group) open(t *testing.T, p *served, all []net.Conn) []net.Conn {
 					}
 				}
 				_ = all[i].SetDeadline(time.Now().Add(10 * time.Second))
-				_, _ = io.WriteString(all[i], h.sends) // the server can close the connection because of other connections
+				_, _ = io.WriteString(all[i], h.sends) // the server can close the connection, because other connections exceed the limit
 				if h.reads {
 					_, _ = all[i].Read(make([]byte, 1))
 				}
@@ -182,7 +182,7 @@ func TestManyPeersStayWithinLimits(t *testing.T) {
 		took := time.Since(began)
 		stop()
 		api.client.CloseIdleConnections()
-		api.ask() // on a new connection
+		api.ask() // send a review on a new connection
 		kept := p.files(t)
 		t.Logf("%d %s: duration %v, peak memory %d MB; %d reviews, the longest took %v", len(all), h.name, took, p.peak(t)>>20, api.asked, api.longest)
 		if api.wrong != nil {
@@ -193,7 +193,7 @@ func TestManyPeersStayWithinLimits(t *testing.T) {
 			most = keptMetrics
 		}
 		for begin := time.Now(); kept > files+most+10 && time.Since(begin) < 5*time.Second; kept = p.files(t) {
-			time.Sleep(10 * time.Millisecond) // until excess connections are closed
+			time.Sleep(10 * time.Millisecond) // wait until the server has closed the excess connections
 		}
 		if kept > files+most+10 {
 			t.Errorf("%s: got %d open files, want at most %d in addition to the initial %d", h.name, kept, most+10, files)
@@ -206,7 +206,7 @@ func TestManyPeersStayWithinLimits(t *testing.T) {
 		}
 		for _, c := range all {
 			if to, ok := c.(*tls.Conn); ok {
-				c = to.NetConn() // close without close_notify
+				c = to.NetConn() // close the TCP connection without a close_notify alert
 			}
 			if c != nil {
 				c.Close()

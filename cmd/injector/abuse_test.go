@@ -33,7 +33,7 @@ const goodReview = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"
 // It has the memory limit of deploy/base. Each line of its log must be JSON.
 type served struct {
 	cmd              *exec.Cmd
-	reviews, metrics string // addresses
+	reviews, metrics string // addresses of the webhook and of the metrics
 	roots            *x509.CertPool
 	started          string   // log lines up to the line "listening"
 	logged           chan int // receives the number of log lines after the process ends
@@ -58,7 +58,7 @@ func startInjector(t *testing.T, program string, args ...string) *served {
 	roots := harness.WriteCertificate(t, dir, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
 	p := &served{roots: roots, logged: make(chan int, 1)}
 	p.cmd = exec.Command(program, append([]string{"serve", "--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--cert-dir=" + dir, "--linger=10ms", "--image=queue-proxy:dev"}, args...)...)
-	p.cmd.Env = append(os.Environ(), "BE_THE_INJECTOR=1", "GOMEMLIMIT=200MiB") // GOMEMLIMIT of deploy/base
+	p.cmd.Env = append(os.Environ(), "BE_THE_INJECTOR=1", "GOMEMLIMIT=200MiB") // deploy/base sets this GOMEMLIMIT
 	log, err := p.cmd.StderrPipe()
 	harness.NoError(t, err)
 	harness.NoError(t, p.cmd.Start())
@@ -114,8 +114,8 @@ func (p *served) poster() poster {
 	}
 }
 
-// Every invalid request must receive a 4xx status with a reason. The memory must stay within the
-// limit of deploy/.
+// Every invalid request must receive a 4xx status with a reason. The memory must stay
+// within the memory limit in deploy/base.
 func TestInvalidRequestsStayWithinMemoryLimit(t *testing.T) {
 	p := startInjector(t, buildInjector(t))
 	post := p.poster()
@@ -216,7 +216,7 @@ func sendNoHTTP(t *testing.T, p *served) {
 			c, err := dial()
 			harness.NoError(t, err)
 			_ = c.SetDeadline(time.Now().Add(harness.Patience))
-			go func() { _, _ = io.WriteString(c, text) }() // the server can close the connection early
+			go func() { _, _ = io.WriteString(c, text) }() // an error is not reported, because the server can close the connection early
 			answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil || answer.StatusCode < 400 || answer.StatusCode > 505 {
 				t.Errorf("%s, %.60q: got %v, %v, want an error", port, text, answer, err)

@@ -22,7 +22,7 @@ import (
 // process that reviews the pods of a cluster. kubectl supports all authentication plugins.
 type kubectl struct {
 	flags   []string
-	timeout time.Duration // of a request
+	timeout time.Duration // timeout of a request
 }
 
 // Get implements [check.API].
@@ -41,7 +41,7 @@ func (k *kubectl) run(ctx context.Context, stdin []byte, args ...string) ([]byte
 	cmd := exec.CommandContext(ctx, "kubectl", append(args, k.flags...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
-	cmd.WaitDelay = time.Second // an authentication plugin can keep the standard error open
+	cmd.WaitDelay = time.Second // do not wait longer for an authentication plugin that keeps the standard error open
 	err := cmd.Run()
 	switch {
 	case err == nil:

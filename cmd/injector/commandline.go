@@ -103,7 +103,7 @@ func (c *command) optionFlags(cmd *cobra.Command) {
 			usage += " (default " + o.Default + ")"
 		}
 		cmd.Flags().Func(o.Name, usage, func(text string) error {
-			if o.Name == "settings" { // repeatable
+			if o.Name == "settings" { // the flag can be repeated
 				settings += text + "\n"
 				text = settings
 			}

@@ -24,7 +24,7 @@ type shape struct {
 // shapes injects each file of the corpus separately.
 func shapes(t *testing.T) []shape {
 	t.Helper()
-	files, err := filepath.Glob(corpus + "/*.*[nl]") // .json and .yaml
+	files, err := filepath.Glob(corpus + "/*.*[nl]") // the pattern matches .json and .yaml
 	if err != nil || len(files) < 60 {
 		t.Fatalf("got %d files (%v), want at least 60", len(files), err)
 	}
@@ -66,7 +66,7 @@ func (s shape) result() string {
 	if workload.Verdict == inject.Injected {
 		why = selected(workload)
 	}
-	why, _, _ = strings.Cut(why, "; if ") // remove the suggested flag
+	why, _, _ = strings.Cut(why, "; if ") // omit the suggested flag
 	service := ""
 	for _, text := range services {
 		if _, to, ok := strings.Cut(text, "rewritten: "); ok {
@@ -111,12 +111,13 @@ func TestResultsOfCorpus(t *testing.T) {
 	}
 }
 
-// The first line of a file states that a port is not for HTTP.
+// The first line of each file of a database or a TLS server states that its port is not
+// for HTTP.
 func TestDatabasesAndTLSServersAreNotInjected(t *testing.T) {
 	kept := []string{"Redis", "MySQL", "PostgreSQL", "MongoDB", "Kafka", "ZooKeeper", "etcd", "Cassandra", "RabbitMQ", "memcached", "NATS", "database", "mail relay", "DNS", "TLS", "HTTPS", "only offered as 443"}
 	found := 0
 	for _, s := range shapes(t) {
-		isKept := strings.Contains(s.title(), "plain port") // a plain port next to the port for TLS
+		isKept := strings.Contains(s.title(), "plain port") // the file has a plain port in addition to the port for TLS
 		for _, word := range kept {
 			if isKept || !strings.Contains(s.title(), word) {
 				continue

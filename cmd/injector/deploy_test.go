@@ -136,9 +136,9 @@ func decode(t *testing.T, name string, text []byte) []runtime.Object {
 }
 
 func TestManifestsHaveNoUnknownFields(t *testing.T) {
-	// Files that are not objects: kustomizations, which are built below, values of charts, the
-	// chart, which test/chart renders, and files for Prometheus, which deploy/monitoring/check
-	// passes to promtool.
+	// Skip the files that are not objects: kustomizations, which are built below; values of
+	// charts; the chart, which test/chart renders; and files for Prometheus, which
+	// deploy/monitoring/check passes to promtool.
 	parts := []string{"kustomization.yaml", "base/imagefields.yaml", "deploy/chart/", "hpa-prometheus-adapter/adapter-values.yaml", "monitoring/rules"}
 	seen := 0
 	err := filepath.WalkDir(deploy, func(name string, d fs.DirEntry, err error) error {
@@ -148,7 +148,7 @@ func TestManifestsHaveNoUnknownFields(t *testing.T) {
 		seen++
 		text := read(t, name)
 		if strings.HasSuffix(filepath.ToSlash(name), "knative/config-deployment.yaml") {
-			text = "apiVersion: v1\nkind: ConfigMap\n" + text // a patch of a ConfigMap
+			text = "apiVersion: v1\nkind: ConfigMap\n" + text // decode the patch as a ConfigMap
 		}
 		if len(decode(t, name, []byte(text))) == 0 && !strings.Contains(text, "apiVersion: ") {
 			t.Errorf("%s: no object found", name)
@@ -216,9 +216,9 @@ func TestOverlaysHaveValidArguments(t *testing.T) {
 			service := first[*corev1.Service](t, objects)
 			c := d.Spec.Template.Spec.Containers[0]
 
-			// The arguments must be valid and refer to existing objects.
+			// The arguments of the injector must be valid and refer to existing objects.
 			environ := []string{"POD_NAMESPACE=" + d.Namespace}
-			for _, v := range c.Env { // users replace the digest of zeros
+			for _, v := range c.Env { // replace the digest of zeros, as users do
 				if v.ValueFrom == nil {
 					environ = append(environ, v.Name+"="+strings.ReplaceAll(v.Value, strings.Repeat("0", 64), strings.Repeat("1", 64)))
 				}
@@ -250,7 +250,7 @@ func TestOverlaysHaveValidArguments(t *testing.T) {
 				first[*policyv1.PodDisruptionBudget](t, objects)
 			}
 			wantEffects := admissionregv1.SideEffectClassNone
-			if value("events") == "true" { // no events for dry-run requests
+			if value("events") == "true" { // the webhook creates no events for dry-run requests, so sideEffects can be NoneOnDryRun
 				wantEffects = admissionregv1.SideEffectClassNoneOnDryRun
 			}
 			for _, w := range hook.Webhooks {
@@ -361,7 +361,7 @@ func TestPolicyOverlayMatchesOutput(t *testing.T) {
 // A kubelet updates a renewed certificate after about a minute, but the new caBundle is published
 // immediately. Therefore, the authority in the caBundle must also have signed the old certificate.
 func TestRenewedCertificateKeepsAuthority(t *testing.T) {
-	all := map[string]certManager{} // by kind and name
+	all := map[string]certManager{} // Issuers and Certificates by kind and name
 	name := filepath.Join(deploy, "overlays/cert-manager/certificate.yaml")
 	stream, err := manifest.Parse(name, []byte(read(t, name))).JSON()
 	harness.NoError(t, err)
@@ -440,7 +440,7 @@ func TestNetworkPolicyOpensOnlyWebhookPort(t *testing.T) {
 		for _, port := range d.Spec.Template.Spec.Containers[0].Ports {
 			ports[port.Name] = port.ContainerPort
 		}
-		open := map[int32]bool{} // ports that are open to all
+		open := map[int32]bool{} // ports to which all pods can connect
 		for _, rule := range p.Spec.Ingress {
 			for _, port := range rule.Ports {
 				open[port.Port.IntVal] = len(rule.From) == 0
@@ -465,7 +465,7 @@ func TestPodMatchesAtMostOneWebhook(t *testing.T) {
 	}
 	const key = "queue-proxy.dev/inject"
 	for _, c := range []struct {
-		namespace, of, pod string // "" means no label
+		namespace, of, pod string // name of the namespace, and the labels of the namespace and the pod; "" means no label
 		want               int
 	}{
 		{"shop", "", "", 0}, {"shop", "", "true", 1}, {"shop", "", "false", 0},
@@ -505,7 +505,7 @@ func TestExampleMatchesOutput(t *testing.T) {
 	decode(t, after, []byte(out))
 }
 
-// The autoscaling examples must refer to existing metrics, ports and Services.
+// The autoscaling examples refer to metrics, ports and Services. All of them must exist.
 func TestAutoscalingExamplesReferToExistingMetrics(t *testing.T) {
 	after := read(t, filepath.Join(deploy, "example/after.yaml"))
 	for _, name := range []string{"hpa-prometheus-adapter/podmonitor.yaml", "keda-metrics-api/service.yaml"} {

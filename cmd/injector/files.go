@@ -21,11 +21,11 @@ import (
 type input struct {
 	name string
 	text []byte
-	path string // path below the output directory
+	path string // path of the file below the output directory
 }
 
-// maxInput is the maximum length of all files in bytes. The output of kubectl for the pods of a large
-// cluster is about half as long.
+// maxInput is the maximum total length of all files in bytes. The output of kubectl for
+// the pods of a large cluster is about half as long.
 const maxInput = 128 << 20
 
 // maxSmallInput is the maximum total length, in bytes, of all files for which memory is not limited.
@@ -53,7 +53,7 @@ func readAll(from io.Reader, limit int) ([]byte, error) {
 	return text, err
 }
 
-// readFile is readAll for the file with the given name.
+// readFile is like readAll, but opens the file with the given name.
 func readFile(name string, limit int) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -61,7 +61,7 @@ func readFile(name string, limit int) ([]byte, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() <= int64(limit) {
-		return os.ReadFile(name) // allocates a buffer as large as the file
+		return os.ReadFile(name) // os.ReadFile allocates a buffer of the size of the file
 	}
 	text, err := readAll(f, limit)
 	if err != nil && !isPathError(err) {
@@ -136,7 +136,7 @@ func readPath(path string, limit int) ([]input, error) {
 		if err != nil || d.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
 			return err
 		}
-		if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() { // a pipe would block
+		if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() { // opening a pipe would block
 			return err
 		}
 		text, err := readFile(name, limit-sizeOf(inputs))
@@ -159,7 +159,7 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) e
 	if output == "yaml" {
 		return c.printYAML(files)
 	}
-	var out bytes.Buffer // so that the output is empty if an error occurs
+	var out bytes.Buffer // write to a buffer first, so that the output is empty if an error occurs
 	for i, f := range files {
 		if output == "diff" {
 			out.WriteString(unified(inputs[i].name, inputs[i].text, f.Text()))
@@ -186,7 +186,7 @@ func (c *command) printYAML(files []*manifest.File) error {
 	for _, f := range files {
 		if last.written && !f.IsEmpty() {
 			if last.value != '\n' {
-				_, _ = io.WriteString(both, "\n") // Flush returns the error
+				_, _ = io.WriteString(both, "\n") // the following Flush returns the error
 			}
 			if !f.HasMark() {
 				_, _ = io.WriteString(both, "---\n")
@@ -215,12 +215,12 @@ func (l *lastByte) Write(text []byte) (int, error) {
 // unified returns the difference between two texts of a file in the unified format, which patch
 // reads.
 func unified(name string, before, after []byte) string {
-	_, text, _ := strings.Cut(string(diff.Diff(name, before, name, after)), "\n") // without the line of a diff command
+	_, text, _ := strings.Cut(string(diff.Diff(name, before, name, after)), "\n") // omit the first line, which contains a diff command
 	return text
 }
 
-// writeFiles writes all files to a directory. If folder is "", it replaces the input files that
-// have changed.
+// writeFiles writes all files to dir. If dir is "", it replaces the input files that have
+// changed.
 func writeFiles(dir string, inputs []input, files []*manifest.File) error {
 	seen := map[string]string{}
 	for _, in := range inputs {
@@ -253,7 +253,7 @@ func writeFiles(dir string, inputs []input, files []*manifest.File) error {
 func replaceFiles(inputs []input, files []*manifest.File) error {
 	var news, olds []string
 	defer func() {
-		for _, name := range news { // fails if the file was renamed
+		for _, name := range news { // the removal fails if the file was already renamed
 			_ = os.Remove(name)
 		}
 	}()

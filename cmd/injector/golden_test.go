@@ -12,7 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// go test ./cmd/injector -update writes the outputs and reports. Review the difference.
+// go test ./cmd/injector -update writes the outputs and reports. Review the changes to
+// them.
 var update = flag.Bool("update", false, "update the golden outputs")
 
 const golden = "../../pkg/inject/testdata/pairs"
@@ -26,7 +27,7 @@ const golden = "../../pkg/inject/testdata/pairs"
 //	policy                "same" if the admission policy has the same result, or "excluded: " and the
 //	                      reason if the admission policy ignores the pods (test/admission checks this file)
 type pair struct {
-	name, in, out, report string // the directory and paths of files in it
+	name, in, out, report string // directory of the pair, and paths of the files in it
 	given, made           string // contents of in and out; made is "" if an object is refused
 	args                  []string
 }

@@ -82,7 +82,7 @@ func TestDiffOutputIsAPatch(t *testing.T) {
 // The memory for a difference must not be quadratic in the number of lines. Such an algorithm would
 // use half a GiB for 60 documents with 3000 added lines.
 func TestLargeDiffNeedsLittleMemory(t *testing.T) {
-	const most = 100 << 20 // bytes
+	const most = 100 << 20 // maximum number of allocated bytes
 	in := strings.Repeat(read(t, golden+"/deployment/in.yaml")+"---\n", 60)
 	want, _, _ := injector(t, "inject", in)
 	var before, after runtime.MemStats
@@ -140,7 +140,7 @@ func TestReportContainsNoControlCharacters(t *testing.T) {
 
 func TestDirectoryOutputIsOneStream(t *testing.T) {
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "a.yaml"), "kind: ConfigMap") // without a final newline
+	write(t, filepath.Join(dir, "a.yaml"), "kind: ConfigMap") // the file has no final newline
 	write(t, filepath.Join(dir, "b.yaml"), "kind: Secret\n")
 	write(t, filepath.Join(dir, "c.yaml"), "---\nkind: Role\n")
 	out, _, _ := injector(t, "inject", "", "-f", dir)

@@ -20,13 +20,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// Set by the linker.
+// The linker sets these variables.
 var (
 	version = "dev"
 	commit  = "unknown"
 )
 
-// Exit codes: see exitCodes.
+// Exit codes of the program. The constant exitCodes describes them.
 const (
 	done    = 0
 	differs = 1
@@ -58,7 +58,7 @@ type command struct {
 	stdout, stderr io.Writer
 	code           int // exit code of a command that returns no error
 
-	options    inject.Options // from the environment and the flags
+	options    inject.Options // options from the environment and the flags
 	optionsErr error          // error in the environment
 }
 
@@ -75,7 +75,7 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	} else {
 		results = manifest.Inject(files, c.options, inject.Step(f.step))
 	}
-	if !uninject && f.output != "diff" { // a difference does not start pods
+	if !uninject && f.output != "diff" { // an image is not required for a difference, because no pod is started with it
 		if err := requireImage(results); err != nil {
 			return err
 		}
@@ -96,9 +96,9 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 // gcPercent returns the GC percentage for files with a total length of size bytes.
 func gcPercent(size int) int {
 	if size < maxSmallInput {
-		return 400 // fewer garbage collections reduce the run time of the short process by one third
+		return 400 // the process is short, and fewer garbage collections reduce its run time by one third
 	}
-	return 25 // limits the memory to 1.25 times the live heap
+	return 25 // limit the memory to 1.25 times the live heap
 }
 
 // requireImage returns an error if a pod was injected with the placeholder image, because such a
@@ -206,7 +206,8 @@ func (c *command) report(results []*manifest.Result, quiet bool) {
 	}
 }
 
-// isIrrelevant reports whether an object is not relevant to the injection.
+// isIrrelevant reports whether the report omits an object, because the object has no pods or needs
+// no change.
 func isIrrelevant(r *manifest.Result) bool {
 	return r.Reason == inject.NoPods || r.Reason == inject.Unaffected || r.Reason == inject.NotInjected && r.Kind == "Service"
 }
@@ -275,7 +276,7 @@ func (c *command) explain(f *fileFlags) error {
 		c.code = failed
 	}
 	if f.output == "json" {
-		return message.JSON(c.stdout, append([]*manifest.Result{}, results...)) // not null
+		return message.JSON(c.stdout, append([]*manifest.Result{}, results...)) // the copy is not nil, so that the output is [] and not null
 	}
 	if len(results) == 0 {
 		printLine(c.stderr, "0 objects")

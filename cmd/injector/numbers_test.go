@@ -20,13 +20,13 @@ var folders = flag.String("manifests", "", "colon-separated directories of manif
 
 // numbers counts the results for some files.
 type numbers struct {
-	files, changed, restored, again int // number of files with workloads, changed files, restored files, and files changed by a second injection
+	files, changed, restored, again int // numbers of files with workloads, of changed files, of restored files, and of files that a second injection changed
 
 	workloads int
-	verdicts  map[string]int // workloads by reason, or "injected"
-	found     int            // workloads with an undeclared port
-	followed  int            // Services that are rewritten in the first step
-	later     int            // Services that are rewritten in the second step
+	verdicts  map[string]int // number of workloads by reason, or by "injected"
+	found     int            // number of workloads with an undeclared port
+	followed  int            // number of Services that are rewritten in the first step
+	later     int            // number of Services that are rewritten in the second step
 
 	picks []string // selected port of each workload
 }
@@ -43,7 +43,7 @@ func (n *numbers) measure(name string, text []byte) {
 		case r.Reason == inject.SecondStep:
 			n.later++
 		case r.Kind == "Service" || r.Kind == "NetworkPolicy" || r.Reason == inject.NoPods:
-		case r.Reason == inject.Unreadable && r.Name == "": // a template, not YAML
+		case r.Reason == inject.Unreadable && r.Name == "": // the file is a template and not YAML
 		case r.Verdict == inject.Injected:
 			workloads++
 			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, objectName(r), selected(r)))

@@ -48,7 +48,7 @@ func TestInputAboveLimitIsRefused(t *testing.T) {
 	for name, read := range map[string]func(limit int) (int, error){
 		"a file": func(limit int) (int, error) { in, err := readPath(one, limit); return sizeOf(in), err },
 		"a directory": func(limit int) (int, error) {
-			in, err := readPath(dir, limit+5) // the length of the other file
+			in, err := readPath(dir, limit+5) // the limit includes the length of the other file
 			return sizeOf(in) - 5, err
 		},
 		"the standard input": func(limit int) (int, error) {

@@ -12,6 +12,6 @@ import (
 // permitted.
 func keepOwner(f *os.File, info fs.FileInfo) {
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
-		_ = f.Chown(int(owner.Uid), int(owner.Gid)) // requires root
+		_ = f.Chown(int(owner.Uid), int(owner.Gid)) // ignore the error, because Chown requires root
 	}
 }

@@ -22,8 +22,8 @@ import (
 
 // decoded is the part of an object in a file that routes reads.
 type decoded struct {
-	service corev1.Service         // if the object is a Service
-	pod     corev1.PodTemplateSpec // if the object has a pod template
+	service corev1.Service         // set if the object is a Service
+	pod     corev1.PodTemplateSpec // set if the object has a pod template
 	isPod   bool
 	name    string
 }

@@ -30,7 +30,7 @@ type serving struct {
 	onRefusal                                 string
 	events                                    bool
 	linger                                    time.Duration
-	host, port                                string // address of the API server
+	host, port                                string // host and port of the API server
 }
 
 func (c *command) serveCommand() *cobra.Command {
@@ -93,14 +93,14 @@ func (c *command) serve(s *serving) error {
 	if err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGPIPE) // a closed standard error must not end the process
+	signal.Ignore(syscall.SIGPIPE) // a closed standard error must not terminate the process
 	ending := []os.Signal{syscall.SIGTERM, os.Interrupt}
-	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores SIGHUP
+	if !signal.Ignored(syscall.SIGHUP) { // do not handle SIGHUP if nohup ignores it
 		ending = append(ending, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), ending...)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process
+	context.AfterFunc(ctx, stop) // after stop, a second signal terminates the process
 	err = server.Run(ctx, func(reviews, metrics net.Addr) {
 		log.Info("listening", zap.String("version", version), zap.Stringer("reviews", reviews), zap.Stringer("metrics", metrics))
 	})

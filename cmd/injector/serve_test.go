@@ -50,7 +50,7 @@ func TestServeStopsAfterSignal(t *testing.T) {
 
 func TestServeStopsAfterSIGHUP(t *testing.T) {
 	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGHUP) // enables the signal in new processes, because the test can run under nohup
+	signal.Notify(c, syscall.SIGHUP) // enable SIGHUP for new processes, because the test can run under nohup
 	defer signal.Stop(c)
 	p := startInjector(t, os.Args[0])
 	harness.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))

@@ -11,7 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A Service with a port number and a workload. Pods have no sidecar until the rollout is complete.
+// numbered contains a workload, and a Service whose target port is a number. The pods
+// have no sidecar until the rollout is complete.
 const numbered = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
@@ -178,8 +179,8 @@ func TestInputFromTerminalIsAnnounced(t *testing.T) {
 	}
 }
 
-// The name also belongs to a port of the first container, and a Service would resolve the name to
-// this port.
+// The name of the sidecar's port is also the name of a port of the first container. A
+// Service would resolve the name to the port of the first container.
 func TestSecondStepKeepsContainerOfSharedPortName(t *testing.T) {
 	in := read(t, golden+"/shared-port-name/in.yaml")
 	first, _, _ := injector(t, "inject", in)
@@ -190,7 +191,7 @@ func TestSecondStepKeepsContainerOfSharedPortName(t *testing.T) {
 	}
 }
 
-// Both steps change the same document.
+// The document is a List, and both steps change it.
 func TestUninjectRestoresListAfterBothSteps(t *testing.T) {
 	workload, service, _ := strings.Cut(numbered, "---\n")
 	in := "apiVersion: v1\nkind: List\nitems:\n"

@@ -37,8 +37,8 @@ type workload struct {
 	Services                                                    []map[string]any
 
 	label  string  // one of the labels in the README
-	ports  []int32 // of the label
-	closed []int32 // declared ports without a listener
+	ports  []int32 // ports of the label
+	closed []int32 // declared ports on which nothing listens
 }
 
 // id identifies the workload in its repository.
@@ -116,10 +116,10 @@ func (w *workload) file(t *testing.T) string {
 type class string
 
 const (
-	correct     class = "correct"         // the port of the label, or no injection of a workload without requests
-	wrongPort   class = "wrong port"      // injected, but the label contains another port
-	notServing  class = "must not inject" // injected, but nothing serves requests
-	missed      class = "missed"          // not injected, but it serves requests
+	correct     class = "correct"         // injected with the port of the label, or not injected because the workload serves no requests
+	wrongPort   class = "wrong port"      // injected with a port that is not the port of the label
+	notServing  class = "must not inject" // injected, although the workload serves no requests
+	missed      class = "missed"          // not injected, although the workload serves requests
 	notAllPorts class = "not all ports"   // not injected, but the error does not contain all ports of the label
 	uncounted   class = "unclear"
 )
@@ -150,7 +150,8 @@ func (w *workload) classify(r *manifest.Result) class {
 // serviceNames are the names of Services in the reasons of a port.
 var serviceNames = regexp.MustCompile(`Service \S+`)
 
-// rule is the strongest evidence for the selected port, or the reason for no injection.
+// rule returns the strongest evidence for the selected port, or the reason why the
+// workload is not injected.
 func rule(r *manifest.Result) string {
 	if r.Verdict != inject.Injected {
 		return r.Reason
@@ -173,7 +174,7 @@ func rule(r *manifest.Result) string {
 	return "other"
 }
 
-// The cost of a wrong result.
+// Costs of a wrong result.
 const (
 	neverReady = "never-ready" // the selected port has no listener, and the container has no readiness probe over the network
 	bypass     = "bypass"      // the injection changes the port that a Service reaches
@@ -183,8 +184,8 @@ const (
 
 // exposed describes the TCP ports of a manifest.
 type exposed struct {
-	open   map[int32]bool  // the port probably has a listener
-	plain  map[int32]bool  // the port has a name of metrics, health checks or HTTP
+	open   map[int32]bool  // a program probably listens on the port
+	plain  map[int32]bool  // the name of the port indicates metrics, health checks or HTTP
 	served map[int32]bool  // a Service uses the port
 	probed map[string]bool // containers with a readiness probe over the network
 }
@@ -298,8 +299,8 @@ const (
 	minRecall    = 95.0
 )
 
-// The labels describe the requests that the applications serve. If -held is set, the test measures
-// the other half.
+// The test compares the results with the labels, which describe the requests that the
+// applications serve. If -held is set, it uses the held-out half of the corpus.
 func TestRealWorkloadsMatchLabels(t *testing.T) {
 	half := "development"
 	if *held {
@@ -373,7 +374,7 @@ func TestInjectionOfRealWorkloadsIsStable(t *testing.T) {
 // contain them. With -clones, it reads each YAML file with containers, including the files that are
 // not in the corpus.
 func TestInjectionOfRealFilesIsStable(t *testing.T) {
-	files := map[string]map[string]bool{} // paths by repository and commit
+	files := map[string]map[string]bool{} // paths of files by repository and commit
 	for _, half := range []string{"development", "held"} {
 		for _, w := range readWorkloads(t, half) {
 			repository := w.Repository + " " + w.Commit

@@ -16,12 +16,12 @@ import (
 
 // commandLine contains the flags of top and why.
 type commandLine struct {
-	kube *genericclioptions.ConfigFlags // kubeconfig, context, namespace, credentials
+	kube *genericclioptions.ConfigFlags // flags of kubectl for the kubeconfig, the context, the namespace and the credentials
 
 	container string
 	output    string
 
-	// Flags of top.
+	// The following fields are the flags of top.
 	everywhere bool
 	selector   string
 	filter     string
@@ -32,7 +32,8 @@ type commandLine struct {
 	window     time.Duration
 }
 
-// Limits of flags. They bound the load on the API server and the memory for each sidecar.
+// Defaults and minimums of flags. The minimums bound the load on the API server and the
+// memory for each sidecar.
 const (
 	defaultInterval, minInterval = 2 * time.Second, time.Second
 	defaultWindow, maxWindow     = 15 * time.Second, 5 * time.Minute
@@ -94,7 +95,8 @@ Exit codes:
 	return root
 }
 
-// connect returns a client for the API server, and the namespace.
+// connect returns a client for the API server, and the namespace from the flags or the
+// kubeconfig.
 func (line *commandLine) connect() (*plugin.Client, string, error) {
 	config, err := line.kube.ToRESTConfig()
 	if err != nil {

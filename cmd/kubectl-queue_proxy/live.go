@@ -88,7 +88,7 @@ type live struct {
 
 	width, height int
 	now           time.Time
-	known         bool // there is a result
+	known         bool // the first result has arrived
 	news          newsMsg
 
 	keys   keyMap
@@ -104,7 +104,8 @@ func (p *program) live(ctx context.Context, line commandLine, namespace string, 
 	defer cancel()
 	m := newLive(line, namespace, func() newsMsg { return c.news(ctx) })
 	view := tea.NewProgram(m, tea.WithInput(p.stdin), tea.WithOutput(p.stdout), tea.WithEnvironment(p.environ), tea.WithoutSignalHandler())
-	// Unlike tea.WithContext, Quit waits for the reader of the input before the input is closed.
+	// Quit waits for the reader of the input before the program closes the input.
+	// tea.WithContext does not wait.
 	defer context.AfterFunc(ctx, view.Quit)()
 	_, err := view.Run()
 	return err
@@ -119,7 +120,7 @@ func newLive(line commandLine, namespace string, round func() newsMsg) *live {
 	m.table = table.New(table.WithFocused(true), table.WithStyles(table.Styles{Header: cell.Bold(true), Cell: cell, Selected: lipgloss.NewStyle().Reverse(true)}))
 	m.filter.Prompt = "filter: "
 	m.filter.SetValue(line.filter)
-	m.help.Styles = help.Styles{} // the default colors are not readable on each background
+	m.help.Styles = help.Styles{} // use no colors in the help, because its default colors are not readable on each background
 	return m
 }
 
@@ -147,7 +148,7 @@ func (m *live) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tea.KeyPressMsg:
 		cmd = m.press(msg)
 	default:
-		m.filter, cmd = m.filter.Update(msg) // the cursor, and pasted text
+		m.filter, cmd = m.filter.Update(msg) // messages for the cursor, and pasted text
 	}
 	m.layout()
 	return m, cmd
@@ -207,11 +208,11 @@ func (m *live) layout() {
 	}
 	cursor := m.table.Cursor()
 	if len(all) != len(m.table.Columns()) {
-		m.table.SetRows(nil) // the table cannot render rows with more columns
+		m.table.SetRows(nil) // the table cannot render rows that have more cells than it has columns
 	}
 	m.table.SetColumns(all)
 	m.table.SetRows(shown)
-	m.table.SetCursor(max(0, cursor)) // the cursor is -1 if the table had no rows
+	m.table.SetCursor(max(0, cursor)) // the cursor is -1 if the table previously had no rows
 	for i, row := range shown {
 		for j := range row {
 			if columns[j].Name {
@@ -224,7 +225,7 @@ func (m *live) layout() {
 	}
 	m.table.SetWidth(m.width)
 	m.help.SetWidth(m.width)
-	around := 2 + lipgloss.Height(m.help.View(m.keys)) // lines above and below the table
+	around := 2 + lipgloss.Height(m.help.View(m.keys)) // number of lines above and below the table
 	if m.showsSelected() {
 		around++
 	}

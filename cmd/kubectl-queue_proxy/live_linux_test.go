@@ -42,7 +42,7 @@ func openWindow(t *testing.T, width, height uint16) (*window, *os.File) {
 		for {
 			n, err := file.Read(b)
 			if err != nil {
-				return // the file for the program is closed
+				return // the program has closed its file
 			}
 			w.mu.Lock()
 			w.text = append(w.text, b[:n]...)

@@ -90,7 +90,7 @@ func TestLiveFiltersRows(t *testing.T) {
 		keys []string
 		want string
 	}{
-		{[]string{"/", "q", "u", "o", "enter"}, "db"}, // q does not quit, and case is ignored
+		{[]string{"/", "q", "u", "o", "enter"}, "db"}, // while the user edits the filter, q does not quit
 		{[]string{"/", "x"}, ""},
 		{[]string{"esc"}, "db web-00 web-01 web-02"},
 		{[]string{"/", "0", "1", "enter"}, "web-01"},

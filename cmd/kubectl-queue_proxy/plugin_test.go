@@ -38,7 +38,8 @@ func (c cleaning) Run() int {
 
 func TestCommandLine(t *testing.T) { harness.RunScripts(t, "testdata") }
 
-// built is the directory of the sidecar's program. It is empty before a test uses it.
+// built is the directory of the sidecar's program. It is empty until a test uses the
+// program.
 var built string
 
 // queueProxy builds the sidecar and returns the path of the program.
@@ -72,7 +73,7 @@ type apiServer struct {
 }
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	parts := strings.Split(r.URL.Path, "/") // /api/v1/namespaces/NAMESPACE/pods/POD:PORT/proxy/metrics
+	parts := strings.Split(r.URL.Path, "/") // the path is /api/v1/namespaces/NAMESPACE/pods/POD:PORT/proxy/metrics
 	w.Header().Set("Content-Type", "application/json")
 	switch {
 	case len(parts) < 7:
@@ -135,12 +136,12 @@ func writeKubeconfig(t *testing.T, server string) {
 	t.Setenv("KUBECONFIG", file)
 }
 
-// A sidecar is a real one, in front of an app.
+// A sidecar is a running queue-proxy in front of an application.
 type sidecar struct {
-	serving, metrics, stats, status string // ports
+	serving, metrics, stats, status string // ports of the sidecar
 }
 
-// startSidecar starts one.
+// startSidecar starts a queue-proxy in front of the application at the address app.
 func startSidecar(t *testing.T, app string, settings ...string) sidecar {
 	t.Helper()
 	p := harness.FreePorts(t, 6)
@@ -222,7 +223,7 @@ func TestWhyPrintsResultOfSidecar(t *testing.T) {
 	app := httptest.NewServer(http.NotFoundHandler())
 	s := startSidecar(t, app.URL)
 	(&apiServer{program: queueProxy(t)}).install(t)
-	t.Setenv("STATUS_PORT", s.status) // of the container
+	t.Setenv("STATUS_PORT", s.status) // the environment of the container sets the port of why
 	for _, c := range []struct {
 		args, want string
 		code       int
@@ -284,7 +285,8 @@ func TestErrorsOfAPIServerArePrinted(t *testing.T) {
 	}
 }
 
-// The page contains all columns, JSON names and limits. The help of the commands contains the flags and sort keys.
+// The document describes all columns, JSON names and limits. The help of the commands
+// contains the flags and sort keys that the document describes.
 func TestDocumentIsComplete(t *testing.T) {
 	text, err := os.ReadFile("../../docs/kubectl.md")
 	harness.NoError(t, err)

@@ -23,11 +23,11 @@ type collector struct {
 	watch     plugin.Watch
 
 	sidecars []plugin.Sidecar
-	more     bool // there are more than plugin.MaxSidecars
+	more     bool // there are more than plugin.MaxSidecars sidecars
 	listed   time.Time
 }
 
-// top shows the sidecars.
+// top shows the sidecars in the live view, or prints them once.
 func (p *program) top(ctx context.Context, line commandLine) error {
 	client, namespace, err := line.connect()
 	if err != nil {
@@ -37,7 +37,7 @@ func (p *program) top(ctx context.Context, line commandLine) error {
 		namespace = ""
 	}
 	c := &collector{client: client, watch: plugin.Watch{Window: line.window}, selection: plugin.Selection{Namespace: namespace, Labels: line.selector, Container: line.container}}
-	if err := c.list(ctx); err != nil { // before the live view, because an authentication plugin can prompt for a password
+	if err := c.list(ctx); err != nil { // list the sidecars before the live view starts, because an authentication plugin can prompt for a password
 		return err
 	}
 	if !line.once && line.output == "text" && p.isTerminal() {

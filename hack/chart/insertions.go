@@ -38,8 +38,8 @@ func replacements() []insertion {
 		{"MutatingAdmissionPolicy", "spec/variables/name=image/expression", `{{ printf "'%s'" .Values.images.sidecar | quote }}`},
 		{"NetworkPolicy", "spec/ingress/1/from/0/namespaceSelector/matchLabels/kubernetes.io~1metadata.name", "{{ .Values.networkPolicy.metricsNamespace | quote }}"},
 		{"PodDisruptionBudget", "spec/minAvailable", "{{ .Values.podDisruptionBudget.minAvailable }}"},
-		// Both files contain braces, so the chart includes them unchanged. They are copies of the files in
-		// deploy/monitoring.
+		// Both files contain braces, so the chart includes them without template execution. They
+		// are copies of the files in deploy/monitoring.
 		{"PrometheusRule", "spec", `{{- .Files.Get "files/rules.yaml" | nindent NESTED }}`},
 		{"ConfigMap", "data/queue-proxy.json", `|{{- .Files.Get "files/dashboard.json" | nindent NESTED }}`},
 	}
@@ -86,7 +86,7 @@ func conditions() map[string]string {
 func find(node *yaml.Node, path []string, f func(parent *yaml.Node, at int)) {
 	for i := range node.Content {
 		if node.Kind == yaml.MappingNode && i%2 == 0 {
-			continue // a key
+			continue // the node is a key, not a value
 		}
 		if !matches(node, i, strings.ReplaceAll(path[0], "~1", "/")) {
 			continue
@@ -110,8 +110,8 @@ func matches(parent *yaml.Node, i int, step string) bool {
 	return step == "*" || step == strconv.Itoa(i)
 }
 
-// insert applies the insertions to an object. It returns an error if the path of an insertion does not
-// exist, because the manifest has then changed.
+// insert applies the insertions to an object. If the path of an insertion matches
+// nothing, the manifest has changed, and insert returns an error.
 func (t *template) insert(o object, affinity string) error {
 	for _, in := range replacements() {
 		if err := t.at(o, in, func(parent *yaml.Node, at int) { parent.Content[at] = t.value(in.text) }); err != nil {
@@ -228,7 +228,7 @@ func (t *template) parts(built map[string][]object) ([]part, error) {
 	for _, o := range built["monitoring"] {
 		all = append(all, part{o, ".Values.monitoring.enabled"})
 	}
-	return slices.DeleteFunc(all, func(p part) bool { return p.kind == "Namespace" }), nil // Helm creates the namespace with --create-namespace
+	return slices.DeleteFunc(all, func(p part) bool { return p.kind == "Namespace" }), nil // omit the Namespace, because Helm creates it with --create-namespace
 }
 
 const header = "{{- /* Generated from deploy/overlays by go test ./hack/chart -update. Do not edit. */ -}}\n"

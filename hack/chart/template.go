@@ -16,7 +16,7 @@ import (
 // An object is a Kubernetes object.
 type object struct {
 	kind, name string
-	node       *yaml.Node // a mapping
+	node       *yaml.Node // the mapping of the object
 }
 
 func parse(text []byte) ([]object, error) {
@@ -113,7 +113,7 @@ func (t *template) text(node *yaml.Node) (string, error) {
 func (t *template) expand(number string, indent int) string {
 	n, err := strconv.Atoi(number)
 	if err != nil || n >= len(t.texts) {
-		return number // not a placeholder
+		return number // number is not the number of a placeholder
 	}
 	return strings.NewReplacer("INDENT", strconv.Itoa(indent), "NESTED", strconv.Itoa(indent+2)).Replace(t.texts[n])
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// functionWords are the words that express grammar, and punctuation.
+// functionWords contains the words that express grammar, and punctuation marks.
 //
 //go:embed words.txt
 var functionWords string
@@ -17,8 +17,8 @@ type token byte
 
 const (
 	begin   token = iota // padding before a sentence
-	end                  // the end of a sentence
-	content              // any other word
+	end                  // end of a sentence
+	content              // a word that is not a function word
 	firstFunctionWord
 )
 
@@ -60,8 +60,8 @@ func newGram(tokens []token) (g gram) {
 // A model predicts the next token of a sentence. It is an n-gram model with Witten-Bell smoothing (I.
 // Witten and T. Bell, The Zero-Frequency Problem, 1991).
 type model struct {
-	count    map[gram]int // occurrences
-	contexts map[gram]int // occurrences of the gram before another token
+	count    map[gram]int // number of occurrences of each gram
+	contexts map[gram]int // number of occurrences of the gram before another token
 	kinds    map[gram]int // number of different tokens after the gram
 }
 
@@ -86,14 +86,14 @@ func train(reference []sentence) *model {
 // each calls visit for each token and for the end of each sentence. window contains the token and the
 // tokens before it.
 func each(sentence []token, visit func(window []token)) {
-	padded := make([]token, order-1, order+len(sentence)) // begin is 0
+	padded := make([]token, order-1, order+len(sentence)) // the padding consists of begin tokens, because begin is 0
 	padded = append(append(padded, sentence...), end)
 	for i := order; i <= len(padded); i++ {
 		visit(padded[i-order : i])
 	}
 }
 
-// probability returns the probability of the last token after the others.
+// probability returns the probability that the last token follows the other tokens.
 func (m *model) probability(tokens []token) float64 {
 	if len(tokens) == 0 {
 		return 1 / float64(len(vocabulary)+int(firstFunctionWord))

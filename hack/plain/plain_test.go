@@ -74,7 +74,7 @@ func TestOnlyAddedLinesAreMeasured(t *testing.T) {
 	wantSentences(t, all, messages, "the port X is already in use")
 }
 
-// english is the reference of the tests.
+// english returns the model that the tests use as the reference.
 func english() *model {
 	all := texts{}
 	all.add(comments, "", strings.Repeat("If the request is not valid, the server returns an error. ", 10))

@@ -25,19 +25,19 @@ const (
 	testNames kind = "tests"
 	messages  kind = "messages" // string literals with at least minWords words, except in tests
 	documents kind = "docs"     // prose of Markdown files
-	commits   kind = "commits"  // subjects
+	commits   kind = "commits"  // subjects of commits
 )
 
 var kinds = []kind{comments, testNames, messages, documents, commits}
 
 const (
-	minWords  = 4 // of a message
-	minTokens = 3 // of a sentence
+	minWords  = 4 // minimum number of words in a message
+	minTokens = 3 // minimum number of tokens in a sentence
 )
 
 // A sentence is a sentence of a text, or the name of a test as separate words.
 type sentence struct {
-	where  string // file and line, or commit
+	where  string // file and line, or hash of the commit
 	text   string
 	tokens []token
 }
@@ -104,7 +104,7 @@ func repository(revision string) (texts, error) {
 		if strings.HasSuffix(name, ".go") {
 			add = t.addGo
 		}
-		if err := add(name, only); err != nil && !errors.Is(err, fs.ErrNotExist) { // a file can be deleted in the working tree
+		if err := add(name, only); err != nil && !errors.Is(err, fs.ErrNotExist) { // a tracked file may not exist in the working tree
 			return nil, err
 		}
 	}
@@ -178,7 +178,7 @@ func (t texts) addSubjects(revision string) error {
 
 var (
 	word = regexp.MustCompile(`\b[a-zA-Z]{2,}\b`)
-	verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`) // of package fmt
+	verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`) // verb of package fmt
 )
 
 // addGo adds the comments, messages and test names of a Go file. Generated files are ignored.

@@ -147,7 +147,7 @@ func copyTree(from, to string) error {
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
 		text, err := os.ReadFile(filepath.Join(from, name))
 		if os.IsNotExist(err) {
-			continue // removed but not committed
+			continue // the file is removed, but the removal is not committed
 		}
 		if err != nil {
 			return err

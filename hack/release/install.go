@@ -39,7 +39,7 @@ func (i images) kustomization() (string, error) {
 			return "", fmt.Errorf("image %q: want a name with a tag or a digest", image[1])
 		}
 		fmt.Fprintf(&b, "  - name: %s\n    newName: %s\n", image[0], name)
-		if digest != "" { // a digest has precedence over a tag
+		if digest != "" { // a digest takes precedence over a tag
 			fmt.Fprintf(&b, "    digest: %q\n", digest)
 		} else {
 			fmt.Fprintf(&b, "    newTag: %q\n", tag)

@@ -40,7 +40,7 @@ func TestInstallationsContainImages(t *testing.T) {
 	if err := writeInstallations(root, out, "v1.2.3", asked); err != nil {
 		t.Fatal(err)
 	}
-	injector := "r.example/i@sha256:" + strings.Repeat("a", 64) // the tag is removed, because the digest identifies the image
+	injector := "r.example/i@sha256:" + strings.Repeat("a", 64) // the tag is omitted, because the digest identifies the image
 	want := map[string][]string{
 		"install.yaml": {asked.sidecar, injector}, "install-ha.yaml": {asked.sidecar, injector}, "install-cert-manager.yaml": {asked.sidecar, injector},
 		"install-policy.yaml": {asked.sidecar}, "install-monitoring.yaml": nil,

@@ -180,7 +180,7 @@ func manual(folder, program string) ([]entry, error) {
 	if program == "queue-proxy" || program == conformance {
 		return nil, nil
 	}
-	page := strings.ReplaceAll(program, "_", "-") // as in "man kubectl-queue-proxy"
+	page := strings.ReplaceAll(program, "_", "-") // the page is named as in "man kubectl-queue-proxy"
 	names, err := filepath.Glob(filepath.Join(folder, page+`[.\-]*`))
 	if err == nil && len(names) == 0 {
 		err = fmt.Errorf("%s: no manual of %s", folder, program)

@@ -88,7 +88,7 @@ func TestPartialReleaseRequiresDryRun(t *testing.T) {
 	}
 }
 
-// repository makes a repository of one commit.
+// repository creates a repository with one commit.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -288,7 +288,7 @@ func TestPackChartSetsVersionAndImages(t *testing.T) {
 	}
 }
 
-// The chart in a checkout has the images in deploy/images.
+// In a checkout, the images of the chart are the images in deploy/images.
 func TestChartImagesMatchOverlays(t *testing.T) {
 	values, err := os.ReadFile(filepath.Join(root, chartFolder, "values.yaml"))
 	if err != nil {
@@ -316,7 +316,7 @@ func TestProgramsPerPlatform(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := len(folders) + 1 // with the conformance suite
+		want := len(folders) + 1 // one additional program: the conformance suite
 		if p.os != "linux" {
 			want -= 2
 		}

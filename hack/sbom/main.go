@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// component is an entry of a document. CycloneDX does not support the hash type of go.sum, so the
-// hash is a property.
+// A component is an entry of a document. The hash of the module is a property, because
+// CycloneDX does not support the hash type of go.sum.
 type component struct {
 	Type       string     `json:"type"`
 	BOMRef     string     `json:"bom-ref"`

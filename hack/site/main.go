@@ -42,7 +42,7 @@ func run(args []string, out io.Writer) error {
 	if problems := s.problems(); len(problems) > 0 {
 		return errors.New(strings.Join(problems, "\n"))
 	}
-	pages := len(s.pages) - 1 // without the search index
+	pages := len(s.pages) - 1 // the number of pages does not include the search index
 	_, err = fmt.Fprintf(out, "%s: %d pages and %d links are valid\n", args[0], pages, s.links())
 	return err
 }
@@ -53,7 +53,7 @@ const searchIndex = "search-index.js"
 // A site is the content of the directory.
 type site struct {
 	files map[string]bool
-	pages map[string]*page // the HTML files, by path
+	pages map[string]*page // HTML files by path
 }
 
 // A page holds the anchors and the links of an HTML file.
@@ -65,7 +65,7 @@ type page struct {
 // A link is a reference to a page, or to a file that the page loads.
 type link struct {
 	target string
-	loads  bool // whether the target is a script, a style or an image
+	loads  bool // the target is a script, a style or an image that the page loads
 }
 
 var (

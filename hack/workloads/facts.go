@@ -108,7 +108,7 @@ type mount struct {
 type service struct {
 	Metadata metadata    `json:"metadata"`
 	Spec     serviceSpec `json:"spec"`
-	path     string      // path of the file
+	path     string      // path of the file in its repository
 }
 
 type serviceSpec struct {

@@ -25,7 +25,7 @@ var excluded = regexp.MustCompile(`(^|/)(\.[^/]*|vendor|node_modules|third_party
 
 // An object is a Kubernetes object in a file.
 type object struct {
-	path  string // path in the repository
+	path  string // path of the file in the repository
 	value map[string]any
 }
 
@@ -80,7 +80,7 @@ func blobs(dir string, hashes io.Reader, each func([]byte)) error {
 	}
 	r := bufio.NewReader(out)
 	for {
-		line, err := r.ReadString('\n') // "hash type size", or "hash missing"
+		line, err := r.ReadString('\n') // a line has the form "hash type size", or "hash missing"
 		if err != nil {
 			break
 		}
@@ -90,7 +90,7 @@ func blobs(dir string, hashes io.Reader, each func([]byte)) error {
 			if err != nil {
 				return fmt.Errorf("git cat-file: line %q: %w", line, err)
 			}
-			text = make([]byte, size+1) // including a newline
+			text = make([]byte, size+1) // one more byte for a newline
 			if _, err := io.ReadFull(r, text); err != nil {
 				return fmt.Errorf("git cat-file: %w", err)
 			}

@@ -61,8 +61,8 @@ func run(w io.Writer, list, clones string, s selection) error {
 
 // A repository is one line of the list.
 type repository struct {
-	name   string // with the host: github.com/owner/name
-	commit string // 40 hexadecimal digits
+	name   string // name with the host, such as github.com/owner/name
+	commit string // hash of the commit: 40 hexadecimal digits
 }
 
 // readList reads a list. It ignores empty lines and lines that start with "#".

@@ -6,7 +6,7 @@ import (
 
 var (
 	reference   = regexp.MustCompile(`\$\(([A-Za-z0-9_.-]+)\)`)
-	ofPeers     = regexp.MustCompile(`(?i)advertise|announce`) // settings for the address that an application sends to its peers
+	ofPeers     = regexp.MustCompile(`(?i)advertise|announce`) // names of settings for the address that an application announces to its peers
 	podIPFields = map[string]bool{"status.podIP": true, "status.podIPs": true}
 )
 
@@ -15,7 +15,7 @@ var (
 // for the sidecar, which connects to localhost.
 func (in *injection) warnOfPodAddress() error {
 	app := At(in.object, "spec", "containers", in.app.Name)
-	addresses := map[string]bool{} // names of the variables that contain the address
+	addresses := map[string]bool{} // names of the variables that contain the pod's address
 	for _, v := range listAt(app, "env") {
 		if podIPFields[Text(At(v, "valueFrom", "fieldRef"), "fieldPath")] {
 			addresses[Text(v, "name")] = true

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Advise returns a sentence for each common mistake in the probes of a pod. template has the form
-// that [Inject] accepts. The result is only correct if the API server has not set the default
-// values.
+// Advise returns a sentence for each common mistake in the probes of a pod. template has
+// the form that [Inject] accepts. It must not contain the default values that an API
+// server sets.
 func Advise(template any) []string {
 	t, err := decodeTemplate(template)
 	if err != nil {
@@ -46,8 +46,8 @@ func Advise(template any) []string {
 	return all
 }
 
-// unset returns the names of the fields that should be set together with periodSeconds and are not
-// set.
+// unset returns the names of the fields of p that are 0 and that should be set together
+// with periodSeconds.
 func unset(p *corev1.Probe) []string {
 	var missing []string
 	for _, f := range []struct {

@@ -117,7 +117,7 @@ func (in *injection) choosePorts() error {
 	wants := slices.Clone(defaultPorts)
 	for i, want := range wants {
 		if value := in.options.get(want.option); value != "" {
-			number, _ := strconv.Atoi(value) // the option was validated
+			number, _ := strconv.Atoi(value) // the value is valid, because the options have been validated
 			wants[i].number = int32(number)
 		}
 	}
@@ -158,8 +158,8 @@ func (in *injection) takenPorts(except []defaultPort) map[int32]string {
 			taken[n] = user
 		}
 	}
-	// The app listens on a port that a probe or a Service uses, whether or not the port is
-	// declared.
+	// The application may listen on a port that a probe or a Service uses, even if the port
+	// is not declared.
 	for _, c := range containers {
 		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
 			add(probedPort(p), "container "+c.Name)
@@ -190,7 +190,7 @@ func probedPort(p *corev1.Probe) int32 {
 // name need no change. Other references to the name in the pod are replaced with the number of the
 // application port.
 func (in *injection) swapPort() error {
-	if in.port.HostPort != 0 { // connections to the node go to the sidecar
+	if in.port.HostPort != 0 { // the sidecar receives connections to the node's port
 		in.removeFromPort("hostPort")
 		if in.port.HostIP != "" {
 			in.removeFromPort("hostIP")

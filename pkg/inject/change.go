@@ -23,10 +23,10 @@ type Change struct {
 	// item without a name is the number of its TCP port, or its index in the form #0.
 	Path string `json:"path"`
 
-	// Value is a JSON value, or nil to remove the value at Path. Missing maps on the path, and
-	// missing lists with the names initContainers and containers, are created. New items are
-	// appended to their list. The JSON key is was, because a status contains changes that restore
-	// earlier values.
+	// Value is a JSON value, or nil to remove the value at Path. Missing maps on the path,
+	// and missing lists with the names initContainers and containers, are created. New items
+	// are appended to their list. The JSON key is "was", because the status annotation
+	// contains changes that restore earlier values.
 	Value json.RawMessage `json:"was,omitempty"`
 
 	// IfEmpty restricts the change to paths without a value, or with an empty map or list. It is
@@ -37,9 +37,9 @@ type Change struct {
 // Copy returns a deep copy of an object. The object must have the form that [Decode] returns.
 func Copy(object any) any { return runtime.DeepCopyJSONValue(object) }
 
-// Apply makes the changes in order in an object of the form that [Decode] returns, and returns the
-// object. It modifies the object in place. If a path is invalid, the error contains the path, and
-// only the preceding changes are made.
+// Apply makes the changes in order in an object of the form that [Decode] returns, and
+// returns the object. It modifies the object in place. If a path is invalid, Apply makes
+// only the preceding changes and returns an error that contains the path.
 func Apply(object any, changes []Change) (any, error) {
 	for _, c := range changes {
 		var err error
@@ -80,7 +80,7 @@ func put(node any, tokens []string, c Change, value any) (any, error) {
 	there := child != nil || i >= 0
 	switch {
 	case last && c.IfEmpty && !isEmpty(child), !last && !there && c.Value == nil:
-		return node, nil // do not create parents of a value to be removed
+		return node, nil // do not create the parents of a value that is to be removed
 	case !last && !there && isList:
 		return nil, fmt.Errorf("%q not found", token)
 	case !last:
@@ -343,14 +343,14 @@ func (e *editor) remove(path ...string) { e.edit(nil, path) }
 func (e *editor) edit(value json.RawMessage, path []string) {
 	undoChanges := []Change{e.before(path)}
 	if value != nil {
-		// The parents that the change creates are removed again if they are empty.
+		// If the change creates parents, the inverse change removes them if they are empty.
 		for up := len(path) - 1; up > 0 && At(e.object, path[:up]...) == nil; up-- {
 			made := e.before(path[:up])
 			made.IfEmpty = true
 			undoChanges = append(undoChanges, made)
 		}
 	}
-	// A renamed item must be found by its new name.
+	// After the change, the path must contain the new name of a renamed item.
 	if n := len(path); n > 1 && path[n-1] == "name" && value != nil {
 		var name string
 		if _, inList := At(e.object, path[:n-2]...).([]any); inList && json.Unmarshal(value, &name) == nil {

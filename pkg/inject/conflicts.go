@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// This file finds the ports that containers probably use without declaring them. If the sidecar listened on the same port,
-// one of the two programs would exit.
+// This file finds the ports that containers probably use without declaring them. If the
+// sidecar listened on such a port, the program that binds the port last would exit.
 
 // scrapeAnnotations are pod annotations that contain the metrics port.
 var scrapeAnnotations = []string{"prometheus.io/port", "k8s.grafana.com/metrics.portNumber"}
@@ -28,7 +28,7 @@ func (in *injection) mentionedPorts() map[int32]string {
 	read := func(container, text, format string, args ...any) {
 		for number := range numbersIn(text) {
 			n := numbers[number]
-			isSidecar := (n == defaultPorts[0].number || n == defaultPorts[1].number) && in.forwards(container, n) // a proxy in front of the sidecar
+			isSidecar := (n == defaultPorts[0].number || n == defaultPorts[1].number) && in.forwards(container, n) // the container is a proxy in front of the sidecar
 			if n != 0 && all[n] == "" && !isSidecar {
 				all[n] = fmt.Sprintf(format, args...)
 			}
@@ -75,12 +75,13 @@ func mentionedPortsCEL(ports []string) string {
 		matchesCEL("text", before+"("+strings.Join(ports, "|")+")"+after), strings.Join(ports, ", "), before, after)) + byImage
 }
 
-// boundedTextsCEL returns a condition for text, which contains all arguments, variables and annotations for metrics of the
-// pod. The result is false if there is too much text, so that the cost is bounded.
+// boundedTextsCEL returns the CEL expression of a condition for the variable text, which
+// contains all arguments, variables and annotations for metrics of the pod. The
+// expression is false if the text exceeds the limits below, so that its cost is bounded.
 func boundedTextsCEL(condition string) string {
 	const (
-		mostTexts = 1000  // arguments and variables
-		mostBytes = 30000 // of all arguments and variables
+		mostTexts = 1000  // maximum number of arguments and variables
+		mostBytes = 30000 // maximum total length of the arguments and variables in bytes
 	)
 	return fmt.Sprintf(`%[1]s.map(c, size(c.?command.orValue([])) + size(c.?args.orValue([])) + size(c.?env.orValue([]))).sum() <= %[2]d
     && [(%[1]s.map(c, c.?command.orValue([]) + c.?args.orValue([]) + c.?env.orValue([]).map(e, e.name + '=' + e.?value.orValue('')))

@@ -12,7 +12,7 @@ func TestSidecarAvoidsUndeclaredPorts(t *testing.T) {
 	for _, c := range []struct {
 		name, metadata, container, more string
 		options                         Options
-		want                            []int32 // serving, admin, autoscaler, metrics, status
+		want                            []int32 // ports for requests, administration, the autoscaler, metrics and status
 	}{
 		{name: "no number", want: []int32{8012, 8022, 9090, 9091, 8008}},
 		{name: "a flag and a value", container: `"args":["--metrics-port","9090"]`, want: []int32{8012, 8022, 19090, 9091, 8008}},

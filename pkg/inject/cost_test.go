@@ -39,8 +39,8 @@ func TestUnusedQuantitiesAreNotParsed(t *testing.T) {
 	harness.Equal(t, verdictOf(Inject(pod, nil)), "injected")
 }
 
-// An API server calls webhooks before it validates a pod, so strings can have any length. Names are
-// repeated in each change and in its inverse.
+// An API server calls webhooks before it validates a pod, so a string in a review can
+// have any length. Each change and its inverse repeat the names.
 func TestTooLongStringsAreRefused(t *testing.T) {
 	const containers = `"containers":[{"name":"web","ports":[{"containerPort":8080}]}]`
 	long := strings.Repeat("w", 1<<20)

@@ -14,7 +14,7 @@ import (
 //go:embed databases.txt
 var imagesText string
 
-// images are the rows of databases.txt, which documents the format.
+// images contains the rows of databases.txt, which documents the format.
 var images = parseImages(imagesText)
 
 // imageHelper is the kind of a container that is not the main container in its pod.
@@ -41,7 +41,7 @@ func isWebServer(c *corev1.Container) bool {
 
 // An imageRow is a row of databases.txt.
 type imageRow struct {
-	pattern string // for the whole name of an image
+	pattern string // regular expression for the whole name of an image
 	image   *regexp.Regexp
 	ports   []int32 // nil means all ports that are not in a Service
 	kind    string
@@ -56,7 +56,7 @@ func rowsIn(file, text string, n int) (rows [][]string) {
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue
 		}
-		fields := strings.Split(line, " | ") // an expression contains the separator without blanks around it
+		fields := strings.Split(line, " | ") // an expression in a field can contain | without blanks around it
 		if len(fields) != n {
 			panic(fmt.Sprintf("inject: %s: got %d fields, want %d: %s", file, len(fields), n, line))
 		}
@@ -103,8 +103,8 @@ func rowsOf(c *corev1.Container) []*imageRow {
 	return all
 }
 
-// apiName returns the name of a port without the suffix -metrics, if the image of the container
-// serves requests on the port.
+// apiName returns the name of port n without the suffix -metrics, if the image of the
+// container serves requests on ports with such a name. Otherwise, it returns name.
 func apiName(c *corev1.Container, n int32, name string) string {
 	isAPI := func(r imageRow) bool { return r.kind == imageAPI && r.applies(n) && r.image.MatchString(c.Image) }
 	if short, found := strings.CutSuffix(name, "-metrics"); found && slices.ContainsFunc(images, isAPI) {

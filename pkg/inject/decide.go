@@ -25,7 +25,7 @@ const defaultContainer = "kubectl.kubernetes.io/default-container"
 // A Confidence states how well the evidence supports the selected port.
 type Confidence string
 
-// The levels of confidence.
+// Levels of confidence.
 const (
 	High Confidence = "high" // the port option, a Service and evidence for HTTP, or the port name
 	Low  Confidence = "low"
@@ -48,16 +48,16 @@ type Port struct {
 type candidate struct {
 	container *corev1.Container // nil if the container is unknown
 	port      corev1.ContainerPort
-	used      bool          // the port is declared or used by a probe or a flag, or the pod has several containers
+	used      bool          // the port is declared, or a probe or a flag uses it, or the pod has several containers
 	found     string        // the source of an undeclared port, or ""
 	uncertain bool          // the only evidence is a headless Service, or a Service of a pod with other ports or several containers
-	services  []ServicePort // that reach the port
+	services  []ServicePort // Service ports that reach the port
 	sign      sign
-	requests  []string  // paths of the HTTP probes, without health checks
+	requests  []string  // paths of the HTTP probes that are not health checks
 	health    bool      // the only evidence for HTTP is a health check
 	row       *imageRow // row of databases.txt that contradicts the name of the port, or nil
 	helper    string    // the reason why the container is a helper, or ""
-	proxied   bool      // another container is a proxy in front of the port, and no Service names the port
+	proxied   bool      // another container is a proxy in front of the port, and no Service refers to the port
 }
 
 // healthPath matches the paths of health checks and metrics. The words in the second line are common in
@@ -118,7 +118,8 @@ func (in *injection) eligible() ([]*corev1.Container, error) {
 	return all, nil
 }
 
-// chooseNamedPort returns the port of the option. The protocol of the port is not examined.
+// chooseNamedPort returns the port that the port option selects. It does not check the
+// protocol of the port.
 func (in *injection) chooseNamedPort(containers []*corev1.Container) (*candidate, error) {
 	wanted := in.options.get(portOption)
 	all := slices.DeleteFunc(in.declared(containers), func(c *candidate) bool { return c.port.Name != wanted && decimal(c.port.ContainerPort) != wanted })
@@ -137,7 +138,7 @@ func (in *injection) chooseNamedPort(containers []*corev1.Container) (*candidate
 	if i := slices.IndexFunc(all, isCalledHTTP); i >= 0 {
 		return all[i], nil
 	}
-	if len(all) > 1 { // several ports with the number: only the name tells them apart
+	if len(all) > 1 { // several declared ports have the number, so only a name is unambiguous
 		return nil, in.refuseWhichPort(all)
 	}
 	return all[0], nil
@@ -147,7 +148,7 @@ func isOnPort80(s ServicePort) bool { return s.Number == 80 }
 
 func isCalledHTTP(c *candidate) bool { return c.port.Name == "http" }
 
-// A route is the container port that a Service port refers to.
+// A route is a container and the port in it that a Service port refers to.
 type route struct {
 	container string
 	number    int32
@@ -161,7 +162,7 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 	in.routes, in.unrouted, in.placeholders = map[route][]ServicePort{}, nil, nil
 	ours := map[int32]bool{}
 	for _, u := range defaultPorts[:2] {
-		n, _ := strconv.Atoi(cmp.Or(in.options.get(u.option), decimal(u.number))) // the option was validated
+		n, _ := strconv.Atoi(cmp.Or(in.options.get(u.option), decimal(u.number))) // the value is valid, because the options have been validated
 		ours[int32(n)] = true
 	}
 	byName, byNumber := map[string]route{}, map[int32]route{}
@@ -198,7 +199,8 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 	}
 }
 
-// isWebPort reports whether a Service port can belong to a web server in the pod.
+// isWebPort reports whether a container of the pod can be the web server that a Service
+// port reaches.
 func isWebPort(s ServicePort, containers []*corev1.Container) bool {
 	hasName := s.Name == "" || byName("", s.Name).protocol == plainHTTP
 	return hasName && httpPorts[s.Target.IntVal] == "HTTP" && slices.ContainsFunc(containers, isWebServer)
@@ -318,7 +320,7 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 		return all
 	}
 	in.addHints(containers, add)
-	if len(all) > 1 { // flags and variables often contain the ports of other servers
+	if len(all) > 1 { // the port is ambiguous, because flags and variables often contain the ports of other servers
 		return nil
 	}
 	return all
@@ -442,8 +444,8 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
 	isStore := func(c *candidate) bool { return c.sign.protocol == notHTTP && (len(named) == 0 || in.isStore(c)) }
 	if slices.ContainsFunc(pool, isStore) {
-		// Next to a database, a port without evidence belongs to a helper of the database. If the
-		// Service of the database names the port, a common number is not evidence.
+		// If the pod contains a database, a port without evidence belongs to a helper of the
+		// database. If a Service refers to the port, a common number is not evidence either.
 		usable = slices.DeleteFunc(usable, func(c *candidate) bool {
 			return c.container != nil && (c.sign.protocol == unknownProtocol || len(c.services) > 0 && c.sign == byCommonNumber(c.port))
 		})
@@ -499,9 +501,10 @@ func (in *injection) noneUsable(all, named, pool []*candidate) error {
 	return in.skipNotHTTP(pool)
 }
 
-// probedOther returns the port of a TCP probe or a gRPC probe that the container of a selected port
-// does not declare, or nil. A probe checks a port that is open. If the declared port has neither an
-// HTTP name nor a probe, it can be closed, and the pod would never be ready.
+// probedOther returns the port of a TCP probe or a gRPC probe that the container of a
+// selected port does not declare, or nil. The probe shows that its port is open. If the
+// selected port has neither an HTTP name nor a probe, it can be closed, and the pod would
+// never be ready.
 func (in *injection) probedOther(selected *candidate) *candidate {
 	c, n := selected.container, selected.port.ContainerPort
 	if selected.found != "" || byName("", selected.port.Name).protocol == plainHTTP || slices.ContainsFunc(probesOf(c), func(p namedProbe) bool {
@@ -537,7 +540,8 @@ func ignoreWeakPorts(all []*candidate) {
 	}
 }
 
-// The ports of OTLP. A collector serves clients on both ports, so that neither can be selected.
+// Ports of the OpenTelemetry protocol (OTLP). A collector serves clients on both ports,
+// so the injector cannot select one of them.
 const (
 	otlpOverGRPC = 4317
 	otlpOverHTTP = 4318
@@ -547,9 +551,9 @@ func hasPort(all []*candidate, n int32) bool {
 	return slices.ContainsFunc(all, func(c *candidate) bool { return c.port.ContainerPort == n })
 }
 
-// rivals returns the ports that appear to serve HTTP, or all ports if one of them is an OTLP port.
-// If Services expose more than one of these ports, clients can use any of them, but the sidecar
-// forwards requests to only one.
+// rivals returns the ports that appear to serve HTTP, or all ports if one of them is an
+// OTLP port. If Services expose more than one of these ports, the injector cannot select
+// one, because the sidecar forwards requests to a single port.
 func rivals(all []*candidate) []*candidate {
 	if hasPort(all, otlpOverGRPC) || hasPort(all, otlpOverHTTP) {
 		return all
@@ -584,8 +588,8 @@ func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	return others
 }
 
-// besideWeb are the rows of ports.txt for servers that often serve HTTP on another port, such as Git
-// servers, collectors of logs, and Jenkins.
+// besideWeb contains the rows of ports.txt for servers that often serve HTTP on another
+// port, such as Git servers, collectors of logs, and Jenkins.
 var besideWeb = []string{"SSH", "Fluentd", "syslog", "memberlist", "Consul", "Docker", "Jenkins agents or Db2"}
 
 // isStore reports whether the port number, the image, or the command of a probe indicates a
@@ -746,7 +750,7 @@ func (in *injection) reasons(c *candidate) []string {
 		add("%s", text)
 	}
 	for _, s := range []sign{h.probed[c.port.ContainerPort], h.bySpring(c.port.ContainerPort), h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byCommonNumber(c.port)} {
-		if s.protocol == plainHTTP && s == c.sign { // the strongest evidence for HTTP
+		if s.protocol == plainHTTP && s == c.sign { // s is the strongest evidence for HTTP
 			add("%s", s.why)
 		}
 	}
@@ -761,7 +765,7 @@ func (in *injection) reasons(c *candidate) []string {
 
 // describe records the ports that were considered, and the information that is missing.
 func (in *injection) describe(all []*candidate, chosen *candidate) {
-	const limit = 50 // ports; a pod may have thousands
+	const limit = 50 // maximum number of ports in the result, because a pod may have thousands
 	for _, c := range all[:min(len(all), limit)] {
 		if c == nil {
 			continue
@@ -797,7 +801,8 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 	in.out.Missing = strings.Join(missing, " or ")
 }
 
-// flagsOf returns the flags and the reasons for some candidates, in the order of byLikelihood.
+// flagsOf returns a flag and the reasons for each of the most likely candidates, in the
+// order of byLikelihood.
 func (in *injection) flagsOf(all []*candidate) string {
 	const limit = 6
 	several := len(in.pod.Containers) > 1
@@ -816,7 +821,8 @@ func (in *injection) flagsOf(all []*candidate) string {
 	return text + in.sameByAnnotation()
 }
 
-// sameByAnnotation returns the end of an error that lists flags.
+// sameByAnnotation returns the last sentence of an error that lists flags. It names the
+// equivalent annotation.
 func (in *injection) sameByAnnotation() string {
 	if len(in.pod.Containers) > 1 {
 		return "; the annotations " + Prefix + containerOption + " and " + Prefix + portOption + " do the same"

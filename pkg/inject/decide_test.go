@@ -12,7 +12,7 @@ import (
 // A choice is a pod with its Services, and the port that the injector must select.
 type choice struct {
 	name, metadata, spec, services string
-	want                           string // container:port, or the reason
+	want                           string // container:port, or the reason why the pod is not injected
 }
 
 // choose injects the pod of a choice and returns its result in the form of want.
@@ -290,7 +290,7 @@ func TestConsolePortIsNotSelected(t *testing.T) {
 	})
 }
 
-// The declared port can be closed.
+// If a probe uses an undeclared port, the declared port may be closed.
 func TestUndeclaredProbePortReturnsWhichPort(t *testing.T) {
 	const probe = `"livenessProbe":{"tcpSocket":{"port":20003}}`
 	wantChoices(t, []choice{
@@ -303,7 +303,8 @@ func TestUndeclaredProbePortReturnsWhichPort(t *testing.T) {
 	})
 }
 
-// Each of the ports receives requests.
+// If Services expose two ports, both ports receive requests, and the injector cannot
+// select one.
 func TestTwoServicePortsReturnWhichPort(t *testing.T) {
 	const pod = `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080},{"name":"grpc","containerPort":9000},{"name":"ui","containerPort":7777}]}]`
 	wantChoices(t, []choice{
@@ -339,7 +340,8 @@ func TestSleepingContainerIsNotSelected(t *testing.T) {
 	}
 }
 
-// The sidecar would make the port reachable from other pods.
+// If the sidecar forwarded requests to a port on the loopback address, other pods could
+// reach the port.
 func TestLoopbackPortIsNotSelected(t *testing.T) {
 	const pod = `"containers":[{"name":"a","args":["--listen","127.0.0.1:3000"],"ports":[{"name":"http","containerPort":3000}]}`
 	wantChoices(t, []choice{
@@ -399,7 +401,7 @@ func TestErrorContainsMostLikelyFlag(t *testing.T) {
 	const admin = `"containers":[{"name":"a","image":"jaegertracing/jaeger-collector:1.60","ports":[{"containerPort":14269},{"containerPort":14268},{"name":"zipkin","containerPort":9411}],"readinessProbe":{"httpGet":{"port":14269,"path":"/health"}}}]`
 	for _, c := range []struct {
 		choice
-		flags []string // in the order of the text
+		flags []string // in the order in which the error contains them
 	}{
 		{choice{"an admin port", "", `"containers":[{"name":"a","ports":[{"name":"admin-http","containerPort":14269},{"name":"redis","containerPort":14268}]}]`, "", NotHTTP}, []string{"--port 14268"}},
 		{choice{"several ports", "", admin, "", WhichPort}, []string{"--port 14268 (", "--port 9411 (declared as zipkin)"}},
@@ -476,7 +478,7 @@ func TestServiceOfLoadBalancerWithTLS(t *testing.T) {
 	}
 }
 
-// An application can have a name that ends with metrics.
+// An application can have a name that ends with metrics. Its Service has the same name.
 func TestServiceCalledLikeContainer(t *testing.T) {
 	for port, want := range map[string]string{`{"name":"http","port":8428}`: "injected", `{"name":"x","port":8428}`: "skipped not-http"} {
 		ports := portsOf(t, `"name":"shop-metrics"`, port)

@@ -16,8 +16,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// wantTimeToDrain checks that the grace period of a pod is long enough for the drain, and not
-// shorter than before.
+// wantTimeToDrain checks that the grace period of a pod is at least the drain deadline,
+// and not shorter than before.
 func wantTimeToDrain(t *testing.T, now *int64, before int64, drain time.Duration) {
 	t.Helper()
 	switch {
@@ -46,7 +46,7 @@ func FuzzOptions(f *testing.F) {
 	f.Add("cpu-limit", "1e33133111", "cpu-request", "1858.", int64(24), int64(18))
 	f.Fuzz(func(t *testing.T, name, value, other, otherValue string, grace, sleep int64) {
 		if !utf8.ValidString(strings.Join([]string{name, value, other, otherValue}, " ")) {
-			return // an API server would reject the annotations
+			return // an API server would reject annotations with this key or size
 		}
 		before := web(t, fmt.Sprintf(`,"ports":[{"containerPort":8080}],"lifecycle":{"preStop":{"sleep":{"seconds":%d}}}`, sleep)).(map[string]any)
 		before["metadata"] = map[string]any{"annotations": map[string]any{Prefix + name: value, Prefix + other: otherValue}}
@@ -124,7 +124,7 @@ func FuzzUninject(f *testing.F) {
 	f.Add([]byte(`{"spec":{}}`), `{"undo":[{"path":"/a~1b~0/containers/c/d","was":{}},{"path":"/spec/initContainers/-","was":[]}]}`)
 	f.Fuzz(func(t *testing.T, text []byte, status string) {
 		object, err := Decode(text)
-		if err != nil || !utf8.ValidString(status) { // JSON strings are UTF-8
+		if err != nil || !utf8.ValidString(status) { // JSON strings must be valid UTF-8
 			return
 		}
 		root, ok := object.(map[string]any)

@@ -18,17 +18,17 @@ import (
 
 // hints contain the evidence about the ports of a container.
 type hints struct {
-	image    sign             // applies to all ports
+	image    sign             // sign of the image; applies to all ports
 	sleeps   sign             // set if the command of the container starts no server
-	commands sign             // database client in a probe command; applies to all ports
+	commands sign             // sign of a database client in the command of a probe; applies to all ports
 	probed   map[int32]sign   // ports that probe commands connect to
 	flags    map[int32]sign   // ports in flags and variables that indicate a protocol
-	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
+	serves   map[int32]string // flags and variables that contain the number of a port but do not indicate a protocol
 	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
 	flagged  bool             // a flag or a variable is the reason for pair
 	insecure bool             // a flag or a variable turns TLS off
-	consoles map[int32]bool   // ports in flags and variables for a console
-	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address
+	consoles map[int32]bool   // ports of flags and variables whose names contain the word console
+	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address, with their signs
 	mounted  sign             // a volume contains a certificate, so a port without other evidence uses TLS
 	cert     bool             // a flag or a variable contains a certificate
 	spring   spring
@@ -37,16 +37,16 @@ type hints struct {
 	helper string      // the reason why the container is a helper, or ""
 
 	requests map[int32][]string // paths of the HTTP probes by port, without health checks
-	health   map[int32]bool     // ports with a health check
+	health   map[int32]bool     // ports that an HTTP health check probes
 
 	undecided []int32 // ports without evidence other than a certificate; at most two
-	hasTLS    bool    // another port uses TLS
-	namesTLS  bool    // a declared port has a name or a number of TLS
+	hasTLS    bool    // a port is known to use TLS
+	namesTLS  bool    // the name or the number of a declared port indicates TLS
 }
 
 // A parameter is a flag or an environment variable. words are the words of its name in lower case.
 type parameter struct {
-	name     string // as in the pod
+	name     string // name as written in the pod
 	words    []string
 	value    string
 	variable bool
@@ -64,7 +64,8 @@ var (
 	certWords   = []string{"cert", "certs", "certfile", "certificate", "certificates", "crt"}
 	keyWords    = []string{"key", "keyfile"}
 	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates", "keystore", "keystores"}
-	// Certificates for clients, certificate authorities, signing, metrics, and other servers.
+	// Words for certificates of other uses: clients, certificate authorities, signing,
+	// metrics, and connections to other servers.
 	otherCerts   = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption", "metrics"}
 	otherServers = []string{"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
 		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault"}
@@ -144,7 +145,7 @@ func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 			add(r.number)
 		}
 	}
-	if slices.ContainsFunc(all, func(p corev1.ContainerPort) bool { return len(in.servicesOf(c, p)) > 0 }) { // the others are ignored
+	if slices.ContainsFunc(all, func(p corev1.ContainerPort) bool { return len(in.servicesOf(c, p)) > 0 }) { // prefer the ports with a Service; the other ports are ignored
 		all = slices.DeleteFunc(all, func(p corev1.ContainerPort) bool { return len(in.servicesOf(c, p)) == 0 })
 	}
 	if len(all) == 0 {
@@ -157,7 +158,7 @@ func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 func (h *hints) readProbes(c *corev1.Container) {
 	for _, probe := range probesOf(c) {
 		if get := probe.HTTPGet; get != nil && get.Host == "" && get.Scheme != corev1.URISchemeHTTPS {
-			n, _ := resolve(get.Port, c) // 0 if the name is unknown
+			n, _ := resolve(get.Port, c) // n is 0 if the port name is unknown
 			h.addPath(n, cmp.Or(get.Path, "/"))
 		}
 		if probe.Exec == nil {
@@ -277,7 +278,7 @@ func (c *certificate) read(s parameter, names [][]string) {
 	case isFile && anyOf(words, certWords):
 		c.cert = s.name
 		isDir := (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.')
-		if isDir && s.name != "SSL_CERT_DIR" { // SSL_CERT_DIR is the OpenSSL variable for certificate authorities
+		if isDir && s.name != "SSL_CERT_DIR" { // SSL_CERT_DIR is the OpenSSL variable for the directory of certificate authorities
 			c.key = s.name // the directory contains the certificate and its key
 		}
 	case (last == "protocol" || last == "scheme") && strings.EqualFold(s.value, "https"):
@@ -290,8 +291,8 @@ func (c *certificate) read(s parameter, names [][]string) {
 // kestrelCertificate matches the certificate settings of Kestrel, the web server of ASP.NET Core.
 var kestrelCertificate = regexp.MustCompile(`(?i)^-*((ASPNETCORE|DOTNET)_)?Kestrel(__|:)(Certificates(__|:)Default|Endpoints(__|:)[^:]+(__|:)Certificate)(__|:)(Path|KeyPath|Subject)$`)
 
-// uvicornKey are the words of the flag --ssl-keyfile and the variable UVICORN_SSL_KEYFILE. Uvicorn
-// does not require a separate file for the certificate.
+// uvicornKey contains the words of the flag --ssl-keyfile and the variable
+// UVICORN_SSL_KEYFILE. Uvicorn does not require a separate file for the certificate.
 var uvicornKey = []string{"ssl", "keyfile"}
 
 // namesOfServer returns the words in the names of a container and its image, without a general word
@@ -300,7 +301,7 @@ var uvicornKey = []string{"ssl", "keyfile"}
 func namesOfServer(c *corev1.Container) [][]string {
 	image, _, _ := strings.Cut(path.Base(c.Image), "@")
 	image, _, _ = strings.Cut(image, ":")
-	all := [][]string{{"uvicorn"}} // the prefix of its variables in any image
+	all := [][]string{{"uvicorn"}} // variables of Uvicorn have this prefix in any image
 	for _, name := range []string{c.Name, image} {
 		words := wordsOf(name)
 		if n := len(words) - 1; n > 0 && slices.Contains([]string{"server", "service", "app", "api"}, words[n]) {
@@ -324,8 +325,8 @@ func withoutName(words []string, names [][]string) []string {
 	return words
 }
 
-// The values of parameters for certificates. authorityFile matches the files of certificate
-// authorities.
+// Patterns for the values of parameters for certificates. authorityFile matches the files
+// of certificate authorities.
 var (
 	authorityFile   = regexp.MustCompile(`(?i)(^|/)(root[-_]?)?ca([-_.][^/]*)?$|bundle[^/]*$`)
 	certificateFile = regexp.MustCompile(`(?i)\.(pem|crt|p12|pfx|jks)$`)
@@ -341,7 +342,7 @@ var idleCommands = []string{
 // consists of idleCommands and contains one of these two. Examples and debug containers often have
 // such a command and declare a port.
 func onlySleeps(container any) bool {
-	const maxLength = 2000 // bytes of a script
+	const maxLength = 2000 // maximum length of a script in bytes
 	words := commandLine(container)
 	if len(words) == 0 {
 		return false
@@ -375,8 +376,8 @@ func onlySleeps(container any) bool {
 	return sleeps
 }
 
-// mentions reports whether a flag or variable of a container contains an address with the number of
-// a port.
+// mentions reports whether a flag or a variable of a container contains an address with
+// port number n.
 func mentions(container any, n int32) bool {
 	for _, s := range parametersOf(container) {
 		for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return r == ',' || r == ';' }) {
@@ -402,7 +403,8 @@ func listens(container any) bool {
 	})
 }
 
-// The limits of a flag, a variable, and a variable that contains flags or JSON, in bytes.
+// Maximum lengths in bytes of a flag, of a variable, and of a variable that contains
+// flags or JSON.
 const (
 	maxFlagBytes    = 256
 	maxOptionsBytes = 4096
@@ -423,7 +425,7 @@ func parametersOf(container any) (all []parameter) {
 		s := parameter{name: name, words: wordsOf(name), value: value, property: propertyOf(name, false)}
 		if systemProperty.MatchString(name) {
 			s.words = wordsOf(name[len("-D"):])
-			if slices.Contains(s.words, "proxy") { // -Dhttp.proxyPort=3128 is the port of another host
+			if slices.Contains(s.words, "proxy") { // -Dhttp.proxyPort=3128 contains the port of a proxy on another host
 				return
 			}
 		}
@@ -446,7 +448,7 @@ func parametersOf(container any) (all []parameter) {
 		}
 		if tlsProperty.MatchString(s.property.name) && (isLong || value == "" && At(v, "valueFrom") != nil) {
 			s.value = ""
-			each(s) // the name is sufficient
+			each(s) // the name is sufficient evidence; the value is not read
 		} else if value != "" && !isLong {
 			each(s)
 		}
@@ -462,12 +464,12 @@ func readFlags(words []any, isGunicorn bool, flag func(name, value string), othe
 	bind := func(name, address string) {
 		other(parameter{name: name, words: []string{"bind"}, value: unquoted(address)})
 	}
-	last := "" // the preceding word, if it is a flag without a value
+	last := "" // the preceding word, if it is a flag without a value; otherwise ""
 	isDjango := false
 	for _, word := range words {
 		line, _ := word.(string)
 		jsonInFlags(line, other)
-		for text := range strings.FieldsSeq(line) { // a word can be the script of a shell
+		for text := range strings.FieldsSeq(line) { // a word can be a shell script that contains flags
 			name, value, whole := strings.Cut(text, "=")
 			address, before := relays.FindStringSubmatch(text), last
 			last = ""
@@ -534,7 +536,7 @@ func allOf(words, these []string) bool {
 //
 // If the name of the container is admin, the variable ADMIN_PORT contains the port for requests.
 func (h *hints) readListener(s parameter, container []string) {
-	if len(s.words) == 0 { // an address of socat
+	if len(s.words) == 0 { // s is an address that socat receives
 		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s contains the port", s.name)})
 		return
 	}
@@ -572,14 +574,14 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	own := allOf(s.words, serveWords) || s.variable && slices.Equal(s.words[:len(s.words)-1], container)
 	switch {
 	case (own || anyOf(s.words, plainWords)) && loopback.MatchString(part):
-		if !s.variable || anyOf(s.words, bindWords) { // other variables can contain the address of another container
+		if !s.variable || anyOf(s.words, bindWords) { // a variable with another name can contain the address of another container
 			add(h.private, m[1], sign{notForRequests, fmt.Sprintf("%.60s=%.60s listens on the loopback address only", s.name, part)})
 		}
 	case own:
 		if err == nil {
 			h.serves[int32(n)] = why
 		}
-	case anyOf(s.words, sideWords) || slices.Equal(s.words, []string{"http", "endpoint"}): // the second is a flag of CSI drivers
+	case anyOf(s.words, sideWords) || slices.Equal(s.words, []string{"http", "endpoint"}): // http-endpoint is a flag of CSI drivers for metrics
 		add(h.flags, m[1], sign{notForRequests, why})
 	case anyOf(s.words, tlsWords) && !slices.Contains(s.words, "insecure"):
 		add(h.flags, m[1], sign{overTLS, why})
@@ -664,7 +666,7 @@ const maxClientMounts = 10
 // directories for which isForClients returns true.
 func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool, isForClients func(dir string) bool) {
 	calls := 0
-	pairs := map[string]bool{} // volumes with the item tls.key
+	pairs := map[string]bool{} // names of the volumes with the item tls.key
 	for _, v := range volumes {
 		pairs[Text(v, "name")] = hasTLSItems(v)
 	}
@@ -683,9 +685,9 @@ func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool
 	}
 }
 
-// encrypted returns s, the sign of the name of a port. The name grpc is not evidence for plain
-// text: if the container has a certificate and no port for TLS, the result is the sign of the
-// certificate.
+// encrypted returns s, which is the sign of a port name. The exception is the name grpc,
+// which does not mean plain text: if the container has a certificate and no port for TLS,
+// the result is the sign of the certificate.
 func (h *hints) encrypted(name string, s sign) sign {
 	if !strings.HasPrefix(name, "grpc") || s.protocol != plainHTTP || h.namesTLS {
 		return s

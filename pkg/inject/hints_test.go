@@ -8,12 +8,12 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// mounted returns the mount of a volume at a path.
+// mounted returns the JSON of a volume mount at a path.
 func mounted(path string) string { return `"volumeMounts":[{"name":"v","mountPath":"` + path + `"}]` }
 
 const pairOfFlags = `"args":["--tls-cert-file=/c/tls.crt","--tls-private-key-file=/c/tls.key"]`
 
-var hinted = []struct{ fact, container, why string }{ // empty if the pod is injected
+var hinted = []struct{ fact, container, why string }{ // why is empty if the pod is injected
 	{"a flag for HTTPS", `"args":["--https-address=:3000"],"ports":[{"containerPort":3000,"name":"oaproxy"}]`, "--https-address=:3000"},
 	{"a flag for HTTPS of another port", `"args":["--https-address=:8443"],"ports":[{"containerPort":3000}]`, ""},
 	{"a flag and its value as separate arguments", `"command":["serve"],"args":["--secure-listen-address","0.0.0.0:8080"],"ports":[{"containerPort":8080}]`, "--secure-listen-address=0.0.0.0:8080"},
@@ -138,7 +138,8 @@ func TestFlagsAndCertificatesIndicateProtocol(t *testing.T) {
 	}
 }
 
-// Pods use the certificate that a Service requests to serve.
+// A Service can request a certificate for its pods, which is evidence that the pods serve
+// TLS.
 func TestServingCertificateIndicatesTLS(t *testing.T) {
 	ports := portsOf(t, `"name":"shop","annotations":{"service.beta.openshift.io/serving-cert-secret-name":"x"}`, `{"port":8080}`)
 	for container, reason := range map[string]string{`"ports":[{"containerPort":8080}]`: NotHTTP, `"ports":[{"containerPort":8080,"name":"http"}]`: "", `"ports":[{"containerPort":8080},{"containerPort":8443}]`: ""} {
@@ -147,7 +148,8 @@ func TestServingCertificateIndicatesTLS(t *testing.T) {
 	}
 }
 
-// If each port were compared with each probe command, this pod would take minutes.
+// The cost must be linear. If each port were compared with each probe command, the
+// injection of this pod would take minutes.
 func TestManyPortsWithLongCommandsAreFast(t *testing.T) {
 	long, err := json.Marshal(strings.Repeat("redis https:/ x ", 50_000))
 	harness.NoError(t, err)

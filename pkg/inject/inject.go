@@ -1,13 +1,14 @@
 // Package inject adds a queue-proxy to a pod, and removes it again.
 //
-// [Inject] is a pure function. It takes a pod template and [Options], and returns an [Outcome] with
-// a list of [Change]s. The same input always results in the same bytes. Otherwise, a second
-// injection would make a Deployment roll out new pods, or make a kubelet restart containers. An
-// annotation of the pod records how [Uninject] reverts the changes.
+// [Inject] is a pure function. It takes a pod template and [Options], and returns an
+// [Outcome] with a list of [Change]s. The same input always results in the same bytes.
+// Otherwise, a second injection would make a Deployment roll out new pods, or make a
+// kubelet restart containers. An annotation of the pod records how [Uninject] reverts the
+// changes.
 //
-// The method (*injection).run contains all steps of an injection in their order. Package manifest
-// reads and writes YAML streams, and package webhook serves admission requests of an API server.
-// Both apply the same changes.
+// The method (*injection).run contains all steps of an injection in order. Package
+// manifest reads and writes YAML streams, and package webhook serves admission requests
+// of an API server. Both apply the changes that this package returns.
 package inject
 
 import (
@@ -58,12 +59,12 @@ const (
 	MirrorPod       = "mirror-pod"
 	HostNetwork     = "host-network"
 	Windows         = "windows"
-	Ends            = "ends" // a pod that completes; a sidecar would keep it running
+	Ends            = "ends" // the pod is expected to complete, and a sidecar would keep it running
 	NoPort          = "no-port"
 	NotHTTP         = "not-http"
 	NotInjected     = "not-injected"
 	NoPods          = "no-pods"
-	SecondStep      = "second-step" // a Service to be rewritten after the rollout of its pods
+	SecondStep      = "second-step" // the Service is to be rewritten after the rollout of its pods
 
 	Unreadable     = "unreadable"
 	BadOption      = "bad-option"
@@ -74,7 +75,7 @@ const (
 	BadProbe       = "bad-probe"
 	SpeaksTLS      = "speaks-tls"
 	BadStatus      = "bad-status"
-	Unsure         = "unsure"    // the sure option requires more evidence
+	Unsure         = "unsure"    // the confidence in the port is lower than the sure option requires
 	TooLarge       = "too-large" // only returned by the webhook
 )
 
@@ -129,14 +130,14 @@ type Outcome struct {
 	ImageError  error  `json:"-"`                     // the pod cannot start with the image of the options: see [Options.CheckImage]
 	native      bool   // the sidecar is an init container; Services support its named ports since Kubernetes 1.33
 
-	resources corev1.ResourceRequirements // of the sidecar
-	shares    bool                        // the pod sets resources for all of its containers together
+	resources corev1.ResourceRequirements // resources of the sidecar
+	shares    bool                        // the pod has pod-level resources (core/v1 PodSpec.resources)
 
 	Ports      []Port     `json:"ports,omitempty"`      // the ports that Inject considered, at most 50
-	Confidence Confidence `json:"confidence,omitempty"` // in the selected port, if Verdict is Injected
+	Confidence Confidence `json:"confidence,omitempty"` // confidence in the selected port; set if Verdict is Injected
 	Missing    string     `json:"missing,omitempty"`    // information that would increase the confidence or resolve the error; may be empty
 
-	has *Outcome // the earlier injection of a pod with a sidecar, with its ports and native; may be nil
+	has *Outcome // outcome of the earlier injection if the pod already has a sidecar, with only the ports and native set; may be nil
 }
 
 // sidecar returns the outcome with the ports of the sidecar: o, or the earlier injection of the
@@ -158,7 +159,7 @@ func skip(reason, format string, args ...any) error { return decide(Skipped, rea
 func refuse(reason, format string, args ...any) error { return decide(Refused, reason, format, args) }
 
 func decide(v Verdict, reason, format string, args []any) error {
-	const maxLength = 1000 // maximum length in bytes; the text can quote the object
+	const maxLength = 1000 // maximum length in bytes, because the text can quote the object
 	return &decided{Outcome{Verdict: v, Reason: reason, Text: message.Truncate(fmt.Sprintf(format, args...), maxLength)}}
 }
 
@@ -200,16 +201,16 @@ func (in *injection) readServices(all []ServicePort) {
 // An injection is the state of one call to Inject.
 type injection struct {
 	editor
-	meta metav1.ObjectMeta // before the injection
+	meta metav1.ObjectMeta // metadata of the pod before the injection
 	pod  corev1.PodSpec
 
 	services             []ServicePort           // TCP ports of the Services that select the pod
 	noTCP, noTCPProtocol string                  // name and protocol of a Service, if no Service has a TCP port
 	routes               map[route][]ServicePort // Service ports by the container and the port that they reach
-	unrouted             []ServicePort           // Service ports with an unknown container
-	placeholders         []ServicePort           // undeclared ports of headless Services that the pod does not use
-	hints                map[string]*hints       // by container name: see hintsOf
-	hidden               []upstream              // proxies whose server is unknown: see upstreams
+	unrouted             []ServicePort           // Service ports for which the container is unknown
+	placeholders         []ServicePort           // undeclared ports of headless Services that no container uses
+	hints                map[string]*hints       // hints by container name: see hintsOf
+	hidden               []upstream              // proxies for which the server behind them is unknown: see upstreams
 	behind               map[int32][]upstream    // proxies by the port of the server behind them: see upstreams
 
 	options         Options
@@ -217,8 +218,8 @@ type injection struct {
 	app             *corev1.Container
 	port            corev1.ContainerPort // the port of the application; its Name may be empty
 	found           string               // the source of an undeclared port, or ""
-	ports           ports                // of the sidecar
-	probes          []probe.Probe        // run by the sidecar
+	ports           ports                // ports of the sidecar
+	probes          []probe.Probe        // probes that the sidecar runs
 	timings         corev1.Probe         // timings of the probes that the kubelet sends to the sidecar
 	sidecarSettings sidecarSettings      // settings of the sidecar
 
@@ -304,9 +305,9 @@ func (in *injection) checkAnnotations(ours int) error {
 // fields selects keys of a map, and recursively the fields of their values. nil selects all fields.
 type fields map[string]fields
 
-// The fields that are decoded into Kubernetes types. The other fields are not decoded, because
-// a volume of the form {} would use 250 bytes of memory for its two bytes, and parsing a
-// 20-byte quantity can take minutes (see checkQuantities).
+// The fields that are decoded into Kubernetes types. The other fields are not decoded,
+// because a decoded volume {} would use 250 bytes of memory for its two bytes of JSON,
+// and parsing a 20-byte quantity can take minutes (see checkQuantities).
 var (
 	resourceFields  = fields{"requests": nil, "limits": nil}
 	containerFields = fields{
@@ -516,9 +517,9 @@ func (in *injection) requiresWindows() bool {
 // [corev1.LabelOSStable].
 const betaOS = "beta.kubernetes.io/os"
 
-// checkNames returns an error for names and numbers of ports that Kubernetes does not accept. The
-// changes contain the names, and they find containers and ports by name. An API server calls
-// webhooks before it validates a pod.
+// checkNames returns an error for names and numbers of ports that Kubernetes does not
+// accept. An API server calls webhooks before it validates a pod, and the changes contain
+// the names and use them to find containers and ports.
 func (in *injection) checkNames() error {
 	seen := map[string]bool{}
 	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {

@@ -122,7 +122,7 @@ func TestUninjectKeepsLaterEdits(t *testing.T) {
 	after := changed(t, before, append(Inject(before, nil).Changes,
 		Change{Path: "/metadata/annotations/restarted", Value: encode("today")},
 		Change{Path: "/spec/containers/helper", Value: encode(map[string]any{"name": "helper"})}))
-	// The new container is now the first one.
+	// The containers are now in a different order.
 	spec := after.(map[string]any)["spec"].(map[string]any)
 	containers := spec["containers"].([]any)
 	slices.Reverse(containers)
@@ -258,7 +258,7 @@ func podIsValid(t *testing.T, p *injected) {
 func portNameRefersToSidecar(t *testing.T, p *injected) {
 	name, app := p.out.PortName, p.out.AppPort
 	if name == "" || portNamed(specOf(t, p.before), name) != app {
-		return // the name does not refer to the application
+		return // the port with this name is not the port of the application
 	}
 	harness.Equal(t, portNamed(specOf(t, p.after), name), p.out.ServingPort, "port", "by the name", name)
 }
@@ -277,7 +277,7 @@ func TestFollowServiceTargetPortAndWarnings(t *testing.T) {
 			out, _ := FollowService(service, []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(before, opts)}}, Services)
 			after := changed(t, service, out.Changes)
 			want := want
-			if opts != nil { // Services find the port of a native sidecar by name since Kubernetes 1.33
+			if opts != nil { // Since Kubernetes 1.33, Services resolve the port names of native sidecars.
 				want.targetPort, want.warned = `8012`, true
 			}
 			got := string(encode(At(after, "spec", "ports", "#0", "targetPort")))
@@ -347,7 +347,7 @@ func sidecarPortsAreUnused(t *testing.T, p *injected) {
 		}
 	}
 	for _, port := range findSidecar(t, specOf(t, p.after)).Ports {
-		passes := port.ContainerPort == p.out.ServingPort // the probe can be meant for the sidecar
+		passes := port.ContainerPort == p.out.ServingPort // a probe of the serving port may be meant for the sidecar
 		if by := others[port.ContainerPort]; by != "" && (!passes || by != asked) {
 			t.Errorf("got sidecar port %d, which is %s", port.ContainerPort, by)
 		}
@@ -431,7 +431,7 @@ func handlerProblems(c corev1.Container, say func(format string, args ...any)) {
 
 func specOf(t *testing.T, template any) corev1.PodSpec {
 	t.Helper()
-	var whole corev1.PodTemplateSpec // Inject only decodes some of the fields
+	var whole corev1.PodTemplateSpec // decode the whole template, because Inject decodes only some of its fields
 	harness.NoError(t, json.Unmarshal(encode(template), &whole))
 	return whole.Spec
 }
@@ -454,7 +454,8 @@ func parse(t *testing.T, text string) any {
 	return v
 }
 
-// FuzzInject injects any JSON. Inject must not panic, and Uninject must restore the original value.
+// FuzzInject injects any JSON value. Inject must not panic, and Uninject must restore the
+// original value.
 func FuzzInject(f *testing.F) {
 	f.Add([]byte(`{"spec":{"containers":[{"name":"#0","ports":[{"containerPort":1},{"name":"1","containerPort":2}]}]}}`), "1")
 	f.Add([]byte(`{"metadata":{"annotations":null},"spec":{"containers":[{"name":"a/b~c","ports":[{"name":"http","containerPort":8080,"hostPort":1}],"lifecycle":null}]}}`), "")
@@ -479,7 +480,7 @@ func FuzzInject(f *testing.F) {
 	})
 }
 
-// wantClosedReason fails the test unless the outcome of an injected pod has no reason, and any
+// wantClosedReason checks that the outcome of an injected pod has no reason, and that any
 // other outcome has a reason with a text.
 func wantClosedReason(t *testing.T, out Outcome) {
 	t.Helper()

@@ -75,7 +75,8 @@ func TestLockedOptionKeepsItsValue(t *testing.T) {
 	harness.Equal(t, verdictOf(Inject(annotated(t, Prefix+lockOption, ""), opts)), "refused bad-option", "annotation for the option lock")
 }
 
-// A policy only reads options that are not locked. It ignores pods with other options.
+// A policy reads only the annotations for options that are not locked. It ignores pods
+// with annotations for other options.
 func TestPolicyIgnoresLockedOptions(t *testing.T) {
 	text, err := Policy(Options{lockOption: "concurrency,queue-depth,request-timeout"})
 	harness.NoError(t, err)

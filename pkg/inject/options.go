@@ -19,7 +19,8 @@ import (
 // Prefix is the prefix of the injector's annotations and labels.
 const Prefix = "queue-proxy.dev/"
 
-// StatusAnnotation is the annotation of injected objects. It contains the changes, which [Uninject] undoes.
+// StatusAnnotation is the annotation of injected objects that contains the changes by
+// which [Uninject] reverts the injection.
 const StatusAnnotation = Prefix + statusKey
 
 // An Option is a setting of an injection. It can be set by an annotation of the pod
@@ -32,7 +33,7 @@ type Option struct {
 	Default string   // "" if there is no default
 	Text    string   // a description in one or more sentences, in Markdown
 
-	operator bool                    // annotations cannot set the option
+	operator bool                    // only the operator can set the option; annotations cannot
 	variable string                  // environment variable of the sidecar that defines the syntax and the default, or ""
 	check    func(text string) error // nil if any string is valid, or if variable defines the syntax
 }
@@ -78,7 +79,7 @@ const (
 // anyConfidence is the value of the sure option that accepts a port with low confidence.
 const anyConfidence = "any"
 
-// The two modes.
+// Values of the mode option.
 const (
 	modeSidecar = "sidecar" // a regular container
 	modeNative  = "native"  // a restartable init container, since Kubernetes 1.29
@@ -203,7 +204,7 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 			if value == "" {
 				continue
 			}
-			if option.Name == duplexOption { // Knative uses different values
+			if option.Name == duplexOption { // the annotation of Knative has different values
 				value = strings.NewReplacer("Enabled", "true", "Disabled", "false").Replace(value)
 			}
 			if err := option.validate(value); err != nil {
@@ -239,7 +240,7 @@ func (o Option) Annotations() []string {
 // locked returns the names of the options that annotations cannot set, in the order of Table.
 func (o Options) locked() []string {
 	var all []string
-	names, _ := parseLock(o[lockOption]) // the option was validated
+	names, _ := parseLock(o[lockOption]) // the value is valid, because the options have been validated
 	for _, option := range table {
 		if names[option.Name] {
 			all = append(all, option.Name)
@@ -321,7 +322,8 @@ func (o Option) validate(text string) error {
 	return nil
 }
 
-// longDeadline returns a drain deadline that does not conflict with any other setting.
+// longDeadline returns a drain deadline that does not conflict with the value of any
+// other setting.
 func longDeadline() config.EnvVar {
 	return config.EnvVar{Name: variableOf(deadlineOption), Value: "10000h"}
 }
@@ -402,8 +404,8 @@ func find(name string) (Option, bool) {
 
 func optionNames() []string { return called(func(o Option) string { return o.Name }) }
 
-// called returns the name of each option as returned by the function in, for example by
-// Option.Env. It skips options for which the function returns "".
+// called returns the names of all options as the function in returns them, for example
+// Option.Env. It skips options for which in returns "".
 func called(in func(Option) string) []string {
 	var all []string
 	for _, o := range table {
@@ -451,7 +453,7 @@ const (
 var imageReference = regexp.MustCompile(`^(?:` + imageDomain + `/)?` + imageComponent + `(?:/` + imageComponent + `)*(?::` + imageTag + `)?(?:@` + imageDigest + `)?$`)
 
 func isImage(text string) error {
-	const longest = 1024 // bytes; the name has at most 255, a tag 128
+	const longest = 1024 // maximum length in bytes; the name has at most 255 bytes and a tag 128
 	if len(text) > longest || !imageReference.MatchString(text) {
 		return fmt.Errorf("%q: must be the name of an image, such as registry.example/queue-proxy:1", message.Truncate(text, 100))
 	}

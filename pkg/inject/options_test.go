@@ -37,7 +37,7 @@ func TestFlagVariableAndAnnotationAreEquivalent(t *testing.T) {
 		harness.Equal(t, string(encode(byEnv.Changes)), string(encode(byFlag.Changes)), name, "the environment", "(what the flag does)")
 		got, want := sidecarIn(t, pod, byAnnotation), sidecarIn(t, bare, byFlag)
 		harness.Equal(t, got, want, name, "the annotation", "(what the flag does)")
-		// An annotation overrides a flag.
+		// The annotation must override the flag.
 		if name == "concurrency" {
 			harness.Equal(t, sidecarIn(t, pod, Inject(pod, Options{name: "99"})), want, name, "annotation and flag")
 		}
@@ -76,7 +76,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 		{"inject", "perhaps", `"perhaps": must be true or false`},
 		{"admin-port", "0", `"0": must be a port from 1 to 65535`},
 		{"cpu-limit", "much", `"much": must be a quantity such as 25m or 32Mi`},
-		{"cpu-limit", "1e33133111", `"1e33133111": must be a quantity such as 25m or 32Mi`}, // would take seconds to parse
+		{"cpu-limit", "1e33133111", `"1e33133111": must be a quantity such as 25m or 32Mi`}, // parsing the quantity would take seconds
 		{"resource-percentage", "101", `"101": must be a number greater than 0 and at most 100`},
 		{"settings", "USER_PORT=1", `USER_PORT is set with the option port`},
 		{"settings", "QUEUE_DEPTH=1", `QUEUE_DEPTH is set with the option queue-depth`},

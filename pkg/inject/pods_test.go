@@ -57,7 +57,7 @@ func (m maker) template() any {
 	}
 	pod := whole.(map[string]any)
 	delete(pod["metadata"].(map[string]any), "creationTimestamp")
-	pod["spec"].(map[string]any)["fieldOfTheFuture"] = map[string]any{"kept": true} // unknown to this version of the Kubernetes types
+	pod["spec"].(map[string]any)["fieldOfTheFuture"] = map[string]any{"kept": true} // add a field that this version of the Kubernetes types does not contain
 	return pod
 }
 

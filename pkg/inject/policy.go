@@ -35,8 +35,8 @@ func Policy(opts Options) (string, error) {
 // A policy contains the values that do not depend on the pod.
 type policy struct {
 	opts     Options
-	sidecar  corev1.Container // for a pod without options
-	deadline time.Duration    // of the drain; 0 if it depends on the pod
+	sidecar  corev1.Container // sidecar of a pod without options
+	deadline time.Duration    // drain deadline; 0 if it depends on the pod
 	native   bool
 }
 
@@ -62,7 +62,7 @@ func newPolicy(opts Options) (*policy, error) {
 			return nil, err
 		}
 	}
-	p.deadline, _ = time.ParseDuration(p.opts[deadlineOption]) // validated, or not set
+	p.deadline, _ = time.ParseDuration(p.opts[deadlineOption]) // the deadline is empty or valid, because the options have been validated
 	p.native = p.opts.get(modeOption) == modeNative
 	if err := p.checkSidecarPorts(); err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (p *policy) sample() error {
 // them.
 func (p *policy) environ() string {
 	constant := map[string]string{}
-	serving := false // the sample has a SERVING_ variable, which config uses to detect Knative
+	serving := false // the sample has a SERVING_ variable; config uses such variables to detect Knative
 	for _, v := range p.sidecar.Env {
 		constant[v.Name] = v.Value
 		serving = serving || strings.HasPrefix(v.Name, "SERVING_")
@@ -169,7 +169,7 @@ func (p *policy) environ() string {
 	return strings.Join(entries, "\n+ ")
 }
 
-// list returns the field of the pod spec that contains the sidecar.
+// list returns the name of the field of the pod spec that contains the sidecar.
 func (p *policy) list() string {
 	if p.native {
 		return "initContainers"
@@ -177,8 +177,9 @@ func (p *policy) list() string {
 	return "containers"
 }
 
-// literal returns a JSON value as a CEL literal. A CEL map has values of one type, so only a map of
-// strings is a CEL map. Other maps are CEL objects of the type kind.
+// literal returns a JSON value as a CEL literal. The values of a CEL map literal have the
+// same type, so only a map of strings becomes a CEL map. Other maps become objects of the
+// CEL type kind.
 func literal(value any, kind string) string {
 	switch v := value.(type) {
 	case map[string]any:
@@ -214,7 +215,7 @@ func quoteCEL(text string) string {
 	return quoted
 }
 
-// fixed returns a field of the container in the sample as a CEL literal.
+// fixed returns value, which is a field of the sidecar in the sample, as a CEL literal.
 func (p *policy) fixed(field string, value any) string {
 	decoded, err := Decode(encode(value))
 	if err != nil {
@@ -223,8 +224,9 @@ func (p *policy) fixed(field string, value any) string {
 	return literal(decoded, "Object.spec."+p.list()+"."+field)
 }
 
-// option returns a CEL expression for the value of an option, which is ” if the option is not set.
-// An annotation overrides the flag. The expression does not use policy variables.
+// option returns a CEL expression for the value of an option. The value is an empty
+// string if the option is not set. An annotation overrides the flag. The expression does
+// not use policy variables.
 func (p *policy) option(name string) string {
 	value := annotation(Prefix + name)
 	if p.opts[name] == "" {
@@ -233,8 +235,8 @@ func (p *policy) option(name string) string {
 	return fmt.Sprintf("(%[1]s != '' ? %[1]s : %[2]s)", value, quoteCEL(p.opts[name]))
 }
 
-// annotation returns a CEL expression for the value of a pod annotation, which is ” if the
-// annotation does not exist.
+// annotation returns a CEL expression for the value of a pod annotation. The value is an
+// empty string if the annotation does not exist.
 func annotation(key string) string {
 	return fmt.Sprintf("object.metadata.?annotations[?'%s'].orValue('')", key)
 }

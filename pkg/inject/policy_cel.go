@@ -10,11 +10,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
-// The injection in CEL. The expressions have the same order as the checks in (*injection).run.
+// This file contains the injection in CEL. The expressions have the same order as the
+// checks in (*injection).run.
 //
-// The expressions use three idioms for missing features of CEL. [x].map(y, ...)[0] assigns x to the
-// variable y. cond ? [x] : [] is an optional part of a list. strings.quote returns a JSON string,
-// because a condition ensures that the strings contain no control characters.
+// The expressions use three idioms for missing features of CEL. [x].map(y, ...)[0]
+// assigns x to the variable y. cond ? [x] : [] is an optional part of a list.
+// strings.quote returns a JSON string, because a condition ensures that the strings
+// contain no control characters.
 
 // An expression is a condition or a variable of a policy.
 type expression struct{ name, why, cel string }
@@ -93,22 +95,23 @@ const (
 	// serves reports whether a port p can be the port for requests: see candidates.
 	serves = isTCP + ` && ({port} == '' || p.?name.orValue('') == {port} || string(p.containerPort) == {port})`
 
-	// apps are the containers that can be the application. There is exactly one if the container
-	// can be selected: see chooseApp.
+	// apps is the list of containers that can be the application. It has one element if the
+	// container can be selected: see chooseApp.
 	apps = `({container} != '' ? object.spec.containers.filter(c, c.name == {container})
   : size(object.spec.containers) == 1 ? object.spec.containers
   : [object.spec.containers.filter(c, c.?ports.orValue([]).exists(p, ` + serves + `))].map(serving,
       serving.exists(c, c.name == {default}) ? serving.filter(c, c.name == {default}) : serving)[0])`
 
-	// portsOfApp are the ports of the container app that can receive requests. There is exactly one
-	// if the port can be selected: see chooseAmong.
+	// portsOfApp is the list of ports of the container app that can receive requests. It has
+	// one element if the port can be selected: see chooseAmong.
 	portsOfApp = `[app.?ports.orValue([]).filter(p, ` + serves + `)].map(found,
   size(found) > 1 ? found.filter(p, p.?name.orValue('') == 'http')
   : size(found) == 1 ? found
   : {port}.matches('^[1-9][0-9]{0,4}$') && int({port}) < 65536 ? [{'containerPort': int({port})}]
   : [])[0]`
 
-	// hook is the preStop command of the container named app. It is empty if there is none.
+	// hook is the preStop command of the container named app. It is empty if there is no
+	// command.
 	hook = `app.?lifecycle.?preStop.?exec.?command.orValue([])`
 
 	// sleeps reports whether a command only sleeps, such as sleep 5 or sh -c "sleep 5": see
@@ -117,7 +120,7 @@ const (
   || size(command) == 3 && command[1] == '-c' && command[0].matches('^([^\\n]*/)?(sh|bash|ash)$') && command[2].matches('^\\s*(\\S*/)?sleep\\s+\\S+\\s*$'))`
 	wholeSleep = `(size(command) == 2 && command[1].matches('^[0-9]{1,6}s?$') || size(command) == 3 && command[2].matches('^\\s*([a-z/]*/)?sleep\\s+[0-9]{1,6}s?\\s*$'))`
 
-	maxGrace = "1000000" // in seconds; a sum of such values does not overflow
+	maxGrace = "1000000" // maximum of a duration in seconds, so that a sum of durations does not overflow
 )
 
 // trueValues are the strings for which [strconv.ParseBool] returns true.
@@ -213,7 +216,7 @@ func (p *policy) conditions() []expression {
 	if !p.native {
 		all = append(all, expression{"goes-on", "The pod cannot complete if a sidecar is running.", `object.spec.?restartPolicy.orValue('Always') == 'Always'`})
 	}
-	for i := range all { // other characters need no escapes in JSON
+	for i := range all { // all other characters are valid in a JSON string without escapes
 		all[i].cel = strings.ReplaceAll(all[i].cel, "{text}", `'^[^\\x00-\\x1f\\x{2028}\\x{2029}\\x{fffd}]*$'`)
 	}
 	return all
@@ -223,10 +226,10 @@ func (p *policy) conditions() []expression {
 // supports.
 const maxPolicyItems = 40
 
-// stay are the containers that run until the pod stops.
+// stay is the list of containers that run until the pod stops.
 const stay = `(object.spec.containers + object.spec.?initContainers.orValue([]).filter(c, has(c.restartPolicy)))`
 
-// taken are the TCP ports of all containers that run until the pod stops, as a list.
+// taken is the list of TCP ports of all containers that run until the pod stops.
 const taken = `[port.containerPort] + ` + stay + `
   .map(c, c.?ports.orValue([]).filter(p, ` + isTCP + `).map(p, p.containerPort)).flatten()`
 
@@ -243,7 +246,7 @@ func (p *policy) portsFree() string {
 			unasked = append(unasked, decimal(u.number+portOffset))
 			unmentioned = append(unmentioned, usual, decimal(u.number+portOffset))
 		}
-		if i >= 2 { // a probe can use the first two to reach the sidecar
+		if i >= 2 { // a probe can use the first two ports to reach the sidecar
 			unasked = append(unasked, cmp.Or(value, usual))
 		}
 	}
@@ -357,7 +360,7 @@ func (p *policy) variables() []expression {
 	whole := func(name string) string { return fmt.Sprintf("[%s].map(n, n == '' ? 0 : int(n))[0]", p.option(name)) }
 
 	all := []expression{
-		// A separate variable, so that deploy/overlays/policy can set it.
+		// The image is a separate variable, so that deploy/overlays/policy can set it.
 		{"image", "The image of the sidecar.", quoteCEL(p.sidecar.Image)},
 		{"containerOption", "", p.option(containerOption)},
 		{"portOption", "", p.option(portOption)},

@@ -55,13 +55,13 @@ func (in *injection) moveProbes() error {
 		}
 		if len(in.probes) == 0 {
 			in.timings = *filled
-			in.timings.ProbeHandler = corev1.ProbeHandler{} // without the handler
+			in.timings.ProbeHandler = corev1.ProbeHandler{} // copy only the timings, not the handler
 		}
 		in.probes = append(in.probes, p)
 		longest = max(longest, filled.TimeoutSeconds)
 		in.note("the sidecar runs the readiness probe of container %s, and the kubelet probes port %d of the sidecar instead", c.Name, in.ports.serving)
 	}
-	in.timings.TimeoutSeconds = max(in.timings.TimeoutSeconds, longest) // the sidecar waits for all probes
+	in.timings.TimeoutSeconds = max(in.timings.TimeoutSeconds, longest) // the sidecar reports readiness after all probes have completed
 	if movesProbe(in.app) {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (in *injection) moveProbes() error {
 	} else {
 		in.note("container %s has no readiness probe, so the sidecar checks port %d with TCP", in.app.Name, in.port.ContainerPort)
 	}
-	if len(in.probes) > 0 { // the default of the sidecar is a single TCP probe
+	if len(in.probes) > 0 { // without probes, the sidecar runs a single TCP probe by default
 		tcp := probe.Probe{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: in.port.ContainerPort}}}
 		in.probes = append([]probe.Probe{tcp}, in.probes...)
 	}

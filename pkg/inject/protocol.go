@@ -20,16 +20,17 @@ import (
 // No evidence in a pod is certain. (*injection).signOf and docs/injection.md contain the order of
 // the evidence. The port option overrides all evidence.
 
-// A protocol is the protocol of a port, as far as it affects the injection.
+// A protocol is the protocol of a port. It distinguishes only the protocols that affect
+// the injection.
 type protocol int
 
 const (
-	unknownProtocol protocol = iota // no evidence against HTTP
+	unknownProtocol protocol = iota // there is no evidence for or against HTTP
 	plainHTTP
 	// The following ports receive no requests. skipNotHTTP reports ports in this order.
 	notHTTP
 	overTLS
-	notForRequests // metrics, health checks or peers, with any protocol
+	notForRequests // the port is for metrics, health checks or peers, with any protocol
 )
 
 // A sign is the protocol of a port and the evidence for it.
@@ -68,7 +69,7 @@ var (
 		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|(eclipse-)?mosquit+o|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|socat|gb-redisslave|gb-redis-follower)` +
 		`(-(server|alpine|debian|node|broker|master|slave|primary|replica|leader|follower|standalone|ha|cluster|sentinel|single|db|database|server-linux|community|enterprise))*` +
 		`([:@]|$)|:([^/@]*-)?fpm(-[^/@]*)?(@|$)|(^|/)php-fpm([:@]|$)`)
-	exporterImage = regexp.MustCompile(`[-_]exporter([:@]|$)`) // metrics exporters for other servers
+	exporterImage = regexp.MustCompile(`[-_]exporter([:@]|$)`) // the image exports the metrics of another server
 )
 
 //go:embed ports.txt
@@ -89,8 +90,8 @@ func parsePorts(text string) map[int32]string {
 	return all
 }
 
-// tlsPorts are port numbers that commonly use TLS. Port numbers that end with 443 also commonly use
-// TLS: see isTLSNumber.
+// tlsPorts contains port numbers that commonly use TLS. Port numbers that end with 443
+// also commonly use TLS: see isTLSNumber.
 var tlsPorts = map[int32]string{
 	443: "HTTPS", 853: "DNS over TLS", 2376: "Docker over TLS", 4443: "HTTPS", 6443: "the Kubernetes API", 6514: "syslog over TLS", 8443: "HTTPS", 8444: "HTTPS", 9443: "HTTPS, and webhooks",
 	10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS", 15012: "Istio's TLS", 15017: "Istio's webhook",
@@ -116,8 +117,9 @@ func onlyHTTPS(services []ServicePort) bool {
 	return len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return !offersHTTPS(s) })
 }
 
-// peerName matches the names of ports through which the nodes of a cluster find each other. peerPorts
-// are the numbers of such ports: memberlist, Consul, and Alertmanager.
+// peerName matches the names of ports through which the nodes of a cluster find each
+// other. peerPorts contains the numbers of such ports: memberlist, Consul, and
+// Alertmanager.
 var (
 	peerName  = regexp.MustCompile(`(^|-)(gossip|memberlist|serf)(-|$)`)
 	peerPorts = []int32{7946, 8300, 8301, 8302, 9094}
@@ -154,8 +156,10 @@ func byName(what, name string) sign {
 // web-memberlist. It does not match metrics-browser, because this can be the name of an application.
 var asideService = regexp.MustCompile(`-(metrics|gossip|memberlist)(-|$)`)
 
-// isAside reports whether a Service is only for metrics or for peers. Such a Service is not
-// evidence for requests. An application can also have such a name: c is its container, or nil.
+// isAside reports whether a Service is only for metrics or for peers. Such a Service is
+// not evidence for requests. c is the container that the Service reaches, or nil. If c has the name of
+// the Service and the name of the port indicates HTTP, the name of the Service is that of the
+// application, and isAside returns false.
 func isAside(s ServicePort, c *corev1.Container) bool {
 	isApp := c != nil && c.Name == s.Service && byName("", s.Name).protocol == plainHTTP
 	return asideService.MatchString(s.Service) && !isApp
@@ -169,13 +173,13 @@ func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) s
 	}
 	name := s.Name
 	if name == s.Service && strings.ContainsRune(name, '-') && byName("", name).protocol == notForRequests {
-		return sign{} // the name of the application, such as store-admin
+		return sign{} // the name is that of the application, such as store-admin
 	}
 	if name == "tcp-"+p.Name { // some charts generate this name for each protocol
 		name = p.Name
 	}
 	if isTCPName(name) && byName("", strings.TrimPrefix(strings.TrimPrefix(name, "tcp"), "-")).protocol == unknownProtocol {
-		return sign{} // see namedTCP
+		return sign{} // namedTCP evaluates this name
 	}
 	return byName("the port name in Service "+s.Service, name)
 }
@@ -221,7 +225,7 @@ func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 	h := in.hintsOf(c)
 	s := in.signBeforeCertificates(c, p, h)
 	if h.flagged && s.protocol == plainHTTP && slices.ContainsFunc(in.servicesOf(c, p), func(o ServicePort) bool { return s == byServiceNumber([]ServicePort{o}) }) {
-		// A flag or a variable for a certificate is stronger evidence than the number.
+		// A flag or a variable for a certificate is stronger evidence than a port number.
 		return firstOf(h.byCertificate(p), s)
 	}
 	return firstOf(s, h.byCertificate(p), byCommonNumber(p))
@@ -233,7 +237,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if h.sleeps.why != "" {
 		return h.sleeps
 	}
-	var services []ServicePort // without Services for metrics and for peers
+	var services []ServicePort // all Services except those for metrics and for peers
 	var protocols, names []sign
 	p.Name = apiName(c, p.ContainerPort, p.Name)
 	for _, s := range in.servicesOf(c, p) {
@@ -259,7 +263,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	}
 	own, named, flag, aside := h.encrypted(p.Name, byName("the port name", p.Name)), agree(names), h.flags[p.ContainerPort], sign{}
 	if isPeer(p) && own.protocol != plainHTTP {
-		named = sign{} // such a Service often calls the port http
+		named = sign{} // such a Service often calls the port http, so the name is not evidence
 	}
 	if isMisleading(c, p, own, named, flag, services) {
 		own = sign{}
@@ -275,11 +279,11 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	case len(names) > 0 && len(services) == 0:
 		aside = agree(names) // a Service for metrics does not receive requests
 	case len(names) > 0 && !slices.ContainsFunc(names, func(s sign) bool { return !isSide(s) }) && len(h.requests[p.ContainerPort]) == 0:
-		aside = agree(names) // a declared name does not override the Services
+		aside = agree(names) // the name of the declared port does not override the names in Services
 	case own.protocol != plainHTTP && isSide(flag):
 		aside = flag
 	}
-	if aside.why != "" && agree(protocols).protocol == plainHTTP { // metrics use HTTP as well
+	if aside.why != "" && agree(protocols).protocol == plainHTTP { // metrics are also served over HTTP
 		return aside
 	}
 	return firstOf(agree(protocols), h.image, aside, h.offeredAsBoth(p, services), agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands, namedTCP(services, p))
@@ -289,7 +293,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 // the sign of the port's name in Services, and flag is the sign of a flag or variable.
 func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag sign, services []ServicePort) bool {
 	if strings.HasPrefix(p.Name, "grpc") && onlyHTTPS(services) {
-		return true // clients use an HTTPS port
+		return true // an HTTPS port number shows that clients use the port
 	}
 	likeContainer := p.Name == c.Name && strings.ContainsRune(p.Name, '-')
 	switch own.protocol {
@@ -491,10 +495,10 @@ const (
 // against HTTP, even if an HTTP probe uses the port.
 func speaksHTTPCEL(high bool) string {
 	var numbers, helpers, known []string
-	ported := "" // rows for some ports, and the sure option
+	ported := "" // conditions for the rows with port numbers, and for the sure option
 	for _, r := range images {
 		switch r.kind {
-		case imageException, imageWeb, imageAPI, imageListens: // the policy is stricter
+		case imageException, imageWeb, imageAPI, imageListens: // these kinds are not needed, because the policy is stricter than signOf
 		case imageHelper, imageProxy:
 			helpers = append(helpers, r.pattern)
 		default:

@@ -11,7 +11,7 @@ import (
 // readinessProbe is the beginning of the readinessProbe field of a container.
 const readinessProbe = `,"readinessProbe":`
 
-var protocols = []struct{ fact, container, why string }{ // empty if the pod is injected
+var protocols = []struct{ fact, container, why string }{ // why is empty if the pod is injected
 	{"a port without evidence", `"ports":[{"containerPort":8080}]`, ""},
 	{"the port number of Redis", `"ports":[{"containerPort":6379}]`, "6379 is the port of Redis"},
 	{"the port number of Redis with the name http", `"ports":[{"containerPort":6379,"name":"http"}]`, ""},
@@ -66,7 +66,7 @@ func TestNonHTTPPortIsSkipped(t *testing.T) {
 	for _, c := range protocols {
 		pod := `{"metadata":{%s},"spec":{"containers":[{"name":"app",` + c.container + `}]}}`
 		wantNotHTTP(t, c.fact, Inject(parse(t, strings.Replace(pod, "%s", "", 1)), nil), c.why)
-		if c.why == "" || strings.Contains(c.fact, "TLS by a probe") { // refused even with the option
+		if c.why == "" || strings.Contains(c.fact, "TLS by a probe") { // the pod is refused even if the option selects the port
 			continue
 		}
 		for _, port := range []string{"6379", "8080", "5432", "8443", "443", "3306", "9092", "7000", "9000"} {
@@ -104,7 +104,7 @@ func portsOf(t *testing.T, metadata, ports string) []ServicePort {
 // servicePorts contains containers with the ports of a Service, and the port that is selected.
 var servicePorts = []struct {
 	fact, containers, service string
-	port                      int32 // 0 if the pod is not injected
+	port                      int32 // expected port; 0 if the pod is not injected
 	reason                    string
 }{
 	{"an undeclared port", `{"name":"a"}`, `{"port":80,"targetPort":5000}`, 5000, ""},
@@ -166,7 +166,8 @@ var servicePorts = []struct {
 	{"only port 443", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":443,"targetPort":1000}`, 0, NotHTTP},
 }
 
-// The evidence for TLS is that one Service offers the port as HTTP and as HTTPS.
+// A Service that offers the port as HTTP and as HTTPS is evidence for TLS. CompactPorts
+// must keep both of its ports.
 func TestCompactPortsKeepsServiceWithTLS(t *testing.T) {
 	var ports []ServicePort
 	for i := range maxNamedServices {
@@ -203,7 +204,7 @@ func TestReadinessProbeSelectsUndeclaredPort(t *testing.T) {
 	}
 }
 
-// These values are the output of the explain command.
+// The explain command prints these values.
 func TestPortsHaveReasonsAndConfidence(t *testing.T) {
 	get := func(path string) string { return `"readinessProbe":{"httpGet":{"port":8080,"path":"` + path + `"}},` }
 	for _, c := range []struct{ fact, container, service, want string }{

@@ -14,9 +14,9 @@ import (
 type Quota struct {
 	namespace        string
 	name             string
-	limitedResources []string    // ResourceQuota: resources for which each container must set a limit
-	hard             []hardLimit // ResourceQuota
-	bounds           []bound     // LimitRange
+	limitedResources []string    // resources for which each container must set a limit, from a ResourceQuota
+	hard             []hardLimit // limits of a ResourceQuota
+	bounds           []bound     // bounds of a LimitRange
 }
 
 // A hardLimit is the limit of a ResourceQuota for the sum of a resource in all pods.
@@ -84,7 +84,7 @@ func hardLimitsOf(quota any) []hardLimit {
 		}
 	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
-		add(string(name), name, false) // the same as requests
+		add(string(name), name, false) // cpu and memory mean requests.cpu and requests.memory
 		add("requests."+string(name), name, false)
 		add("limits."+string(name), name, true)
 	}
@@ -152,7 +152,7 @@ func Unadmitted(pods Pods, template any, quotas []Quota) []string {
 // exceeded returns a warning for each hard limit of the quotas that a single injected pod exceeds.
 func exceeded(out *Outcome, template any, quotas []Quota) []string {
 	var all []string
-	var pod *corev1.PodSpec // with the sidecar
+	var pod *corev1.PodSpec // decoded pod after the injection; nil until it is needed
 	for _, q := range quotas {
 		for _, h := range q.hard {
 			if pod == nil {
@@ -187,9 +187,10 @@ func podAfter(template any, changes []Change) *corev1.PodSpec {
 	return new(corev1.PodSpec)
 }
 
-// usage returns the minimum amount of a resource that a ResourceQuota counts for a pod. Init containers run one
-// after the other, and restartable init containers continue to run (PodRequests in
-// k8s.io/component-helpers/resource). The result does not include the defaults of a LimitRange.
+// usage returns the minimum amount of a resource that a ResourceQuota counts for a pod
+// (PodRequests in k8s.io/component-helpers/resource). Init containers run one after the
+// other, and restartable init containers continue to run. The result does not include the
+// defaults of a LimitRange.
 func usage(pod *corev1.PodSpec, h hardLimit) resource.Quantity {
 	if h.resource == corev1.ResourcePods {
 		return resource.MustParse("1")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A ResourceQuota for limits requires a limit for each container.
+// A ResourceQuota for limits requires that each container sets a limit.
 func TestQuotaViolationIsReported(t *testing.T) {
 	quota := func(hard string) string {
 		return `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q","namespace":"shop"},"spec":{"hard":{` + hard + `}}}`
@@ -73,16 +73,16 @@ func TestPodThatExceedsQuotaIsReported(t *testing.T) {
 		podLevel = `"resources":{"requests":{"cpu":"3"}},`
 	)
 	for _, c := range []struct {
-		pod  string // other fields of the pod
+		pod  string // additional fields of the pod
 		opts Options
-		spec string // of the quota
-		want string // in the warning; "" if there is none
+		spec string // fields of the quota
+		want string // part of the warning; "" if there is no warning
 	}{
 		{"", nil, `"hard":{"requests.cpu":"1"}`, "permits at most 1 of requests.cpu, but the pod with the sidecar requests 1025m; increase the quota, or set the option cpu-request"},
 		{"", nil, `"hard":{"cpu":"1"}`, "requests 1025m"},
 		{"", Options{"mode": "native"}, `"hard":{"cpu":1}`, "requests 1025m"},
 		{"", nil, `"hard":{"cpu":"1025m"}`, ""},
-		{"", nil, `"hard":{"memory":"1Gi"}`, "requests 1056Mi"}, // the request of the container is its limit
+		{"", nil, `"hard":{"memory":"1Gi"}`, "requests 1056Mi"}, // the memory request of the container defaults to its limit
 		{"", nil, `"hard":{"requests.memory":"1056Mi"}`, ""},
 		{"", Options{"memory-limit": "64Mi", "cpu-limit": "1"}, `"hard":{"limits.memory":"1Gi","limits.cpu":"2"}`, "the limit of the pod with the sidecar is 1088Mi; increase the quota, or set the option memory-limit"},
 		{"", Options{"ephemeral-storage-request": "2Gi"}, `"hard":{"requests.ephemeral-storage":"1Gi"}`, "requests 2Gi"},

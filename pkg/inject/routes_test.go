@@ -6,8 +6,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A Service with targetPort user-port reaches the second container, even after the first
-// container's port moves to the sidecar.
+// A Service with targetPort user-port reaches the second container. It must still do so
+// after the first container's port moves to the sidecar.
 func TestRenamedPortNameIsUniqueInPod(t *testing.T) {
 	pod := parse(t, `{"metadata":{},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]},
 		{"name":"other","ports":[{"name":"user-port","protocol":"TCP","containerPort":7000}]}]}}`)

@@ -21,7 +21,7 @@ type Pods struct {
 	Owner     string // kind and name of the workload, such as Deployment web
 	Namespace string // "" if the workload has no namespace
 	Labels    map[string]string
-	Outcome   Outcome // of the injection
+	Outcome   Outcome // outcome of the injection
 }
 
 // Compact returns the pods with only the part of the outcome that [FollowService], [WatchPolicy]
@@ -66,7 +66,7 @@ type ServicePort struct {
 	Number      int32  // the port that clients connect to
 	AppProtocol string // may be empty
 	Certificate bool   // the Service requests a serving certificate for its pods
-	Terminated  bool   // a load balancer terminates TLS and sends plain HTTP to the pods
+	Terminated  bool   // a load balancer terminates TLS, so the pods receive plain HTTP
 	Headless    bool   // clients connect to the pods directly, so the port can be a placeholder
 	Target      intstr.IntOrString
 	Protocol    corev1.Protocol // "" means TCP
@@ -83,7 +83,7 @@ func CompactPorts(all []ServicePort) []ServicePort {
 		service string
 		port    intstr.IntOrString
 	}
-	plain, tls := map[target]bool{}, map[target]bool{} // see offeredAsBoth
+	plain, tls := map[target]bool{}, map[target]bool{} // target ports for which a Service offers HTTP or HTTPS: see offeredAsBoth
 	for _, s := range all {
 		if offersTLS(s) {
 			tls[target{s.Service, s.Target}] = true
@@ -95,7 +95,7 @@ func CompactPorts(all []ServicePort) []ServicePort {
 	return slices.DeleteFunc(slices.Clone(all), func(s ServicePort) bool {
 		key, t := s, target{s.Service, s.Target}
 		key.Service = fmt.Sprint(isAside(s, nil), s.Name == s.Service, plain[t] && tls[t])
-		if s.Number != 80 && !isHTTPS(s.Number) { // the only numbers that are evidence
+		if s.Number != 80 && !isHTTPS(s.Number) { // other port numbers are not evidence
 			key.Number = 0
 		}
 		seen[key]++
@@ -118,7 +118,7 @@ func ReadService(service any) (_ *Service, ok bool) {
 		return nil, false
 	}
 	read := &Service{namespace: s.Namespace, selector: labels.SelectorFromSet(s.Spec.Selector)}
-	if _, done := s.Annotations[StatusAnnotation]; done { // the ports already target the sidecar
+	if _, done := s.Annotations[StatusAnnotation]; done { // the ports already refer to the sidecar
 		return read, true
 	}
 	for _, p := range s.Spec.Ports {
@@ -245,9 +245,9 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 	return out, selects
 }
 
-// followPorts changes the target ports of a Service to the value of to, which is the sidecar port.
-// text describes this port. selected contains the pods that the Service selects, and like is the
-// outcome for one of the injected pods. The first change is the status annotation.
+// followPorts changes the target ports of a Service to the sidecar port to. text
+// describes this port. selected contains the pods that the Service selects, and like is
+// the outcome for one of the injected pods. The first change is the status annotation.
 func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, to intstr.IntOrString, text string) Outcome {
 	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "the Service uses the port name, or does not target the application port"}
 	other := slices.IndexFunc(selected, func(p Pods) bool {
@@ -294,9 +294,10 @@ func UninjectService(service any) Outcome {
 	return revertChanges(service, text, serviceTraces)
 }
 
-// WatchPolicy returns warnings if a NetworkPolicy permits connections to the application port by
-// number, but not to the sidecar port. It examines ingress and egress rules. It does not change the
-// policy, because the user decides which connections are permitted.
+// WatchPolicy returns warnings if a NetworkPolicy permits connections to the application
+// port by number, but not to the sidecar port. It examines ingress and egress rules. The
+// injector does not change a policy, because the user decides which connections are
+// permitted.
 func WatchPolicy(policy any, all []Pods) Outcome {
 	p := new(networkingv1.NetworkPolicy)
 	if err := decodeInto(policy, p); err != nil {

@@ -20,18 +20,18 @@ import (
 
 // Times for the shutdown of a pod (docs/promises.md 3.5).
 const (
-	defaultGrace   = 30 * time.Second // default of Kubernetes
+	defaultGrace   = 30 * time.Second // default terminationGracePeriodSeconds of Kubernetes
 	afterDrain     = 3 * time.Second  // maximum time from the end of the drain until the process exits
 	defaultDrain   = defaultGrace - afterDrain
 	maxQuietPeriod = 30 * time.Second     // maximum quiet period: the drain continues until no request has arrived for this time
-	maxGracePeriod = 365 * 24 * time.Hour // upper bound for grace periods in the computation
+	maxGracePeriod = 365 * 24 * time.Hour // maximum grace period that the injector uses for computations
 )
 
 // sidecarSettings contains the configuration of the sidecar.
 type sidecarSettings struct {
 	environ      []config.EnvVar
-	deadline     time.Duration // of the drain
-	grace        time.Duration // of the pod
+	deadline     time.Duration // drain deadline
+	grace        time.Duration // grace period of the pod
 	replacesHook bool          // the preStop hook of the application calls the sidecar
 	pause        time.Duration // duration of the application's preStop hook that was replaced
 }
@@ -61,8 +61,9 @@ func (in *injection) requested() []config.EnvVar {
 	c := defaults()
 	all := []config.EnvVar{
 		// Without this variable, the sidecar would treat SERVING_ variables as Knative's
-		// variables. KEDA requests statistics from each pod without an Accept header and without
-		// its query.
+		// variables. The statistics are in the Prometheus format by default, because KEDA
+		// requests the statistics of each pod without an Accept header and without the query
+		// of the configured URL.
 		{Name: c.OnKnative.Name(), Value: "false"},
 		{Name: c.StatsFormat.Name(), Value: "prometheus"},
 		{Name: c.UserPort.Name(), Value: decimal(in.port.ContainerPort)},
@@ -75,14 +76,14 @@ func (in *injection) requested() []config.EnvVar {
 		{Name: c.DrainEndpoint.Name(), Value: strconv.FormatBool(in.native)},
 	}
 	switch len(in.probes) {
-	case 0: // the sidecar checks the application port with TCP by default
+	case 0: // by default, the sidecar checks the application port with TCP
 	case 1:
 		all = append(all, config.EnvVar{Name: c.Probes.Name(), Value: string(encode(in.probes[0]))})
 	default:
 		all = append(all, config.EnvVar{Name: c.Probes.Name(), Value: string(encode(in.probes))},
 			config.EnvVar{Name: c.ProbeArray.Name(), Value: "true"})
 	}
-	more, _ := settings(in.options.get(settingsOption)) // the option was validated
+	more, _ := settings(in.options.get(settingsOption)) // the value is valid, because the options have been validated
 	all = append(all, more...)
 	for _, option := range table {
 		if value := in.options.get(option.Name); option.variable != "" && value != "" {
@@ -115,7 +116,7 @@ func (in *injection) planShutdown(requested []config.EnvVar) ([]config.EnvVar, e
 		s.deadline = max(s.deadline, maxQuietPeriod+clocks.RequestTimeout.V)
 	}
 	if value := in.options.get(deadlineOption); value != "" {
-		s.deadline, _ = time.ParseDuration(value) // the option was validated
+		s.deadline, _ = time.ParseDuration(value) // the value is valid, because the options have been validated
 		if s.deadline < clocks.RequestTimeout.V {
 			in.warn("%s is shorter than %s, so requests can be aborted at the end of the drain", deadlineOption, timeoutOption)
 		}
@@ -343,7 +344,7 @@ func (in *injection) containerPorts() []corev1.ContainerPort {
 		{Name: config.MetricsPortName, ContainerPort: in.ports.metrics, Protocol: corev1.ProtocolTCP},
 	}
 	for i := range all {
-		if all[i].Name == serving.Name { // the application port has this name
+		if all[i].Name == serving.Name { // the application port has this name, so the sidecar's port is unnamed
 			all[i].Name = ""
 		}
 	}
@@ -353,8 +354,9 @@ func (in *injection) containerPorts() []corev1.ContainerPort {
 // imageUser is the user of the sidecar image.
 const imageUser = 65532
 
-// securityContext satisfies the restricted Pod Security Standard. If the pod runs as root, the
-// context sets the user of the image, because runAsNonRoot does not permit root.
+// securityContext returns a security context that satisfies the restricted Pod Security
+// Standard. If the pod runs as root, the context sets the user of the image, because
+// runAsNonRoot does not permit root.
 func (in *injection) securityContext() *corev1.SecurityContext {
 	s := &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
@@ -373,7 +375,7 @@ func (in *injection) securityContext() *corev1.SecurityContext {
 // limited to the same range as in Knative.
 func (in *injection) resources() (corev1.ResourceRequirements, error) {
 	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
-	share, _ := strconv.ParseFloat(in.options.get(percentOption), 64) // the option was validated; 0 means not set
+	share, _ := strconv.ParseFloat(in.options.get(percentOption), 64) // the value is empty or valid, because the options have been validated; 0 means not set
 	for _, row := range []struct {
 		option    string
 		name      corev1.ResourceName
@@ -390,7 +392,7 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		of, has := row.of[row.name]
 		switch value := in.options[row.option]; {
 		case value != "":
-			row.to[row.name] = resource.MustParse(value) // the option was validated
+			row.to[row.name] = resource.MustParse(value) // the value is valid, because the options have been validated
 		case share > 0 && has && !of.IsZero():
 			row.to[row.name] = shareOf(of, share, row.low, row.high)
 		default:
@@ -407,7 +409,7 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		if value := in.options[string(name)+"-request"]; value != "" {
 			return r, refuse(BadOption, "%s-request %s exceeds %s-limit %s", name, value, name, limit.String())
 		}
-		r.Requests[name] = limit // reduce the default request
+		r.Requests[name] = limit // the default request must not exceed the limit
 	}
 	if in.isGuaranteed() && !isGuaranteed(r) && !in.out.shares {
 		in.warn("the QoS class of the pod changes from Guaranteed to Burstable; to keep it, set cpu-limit and memory-limit to the values of cpu-request and memory-request")
@@ -415,9 +417,9 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 	return r, nil
 }
 
-// shares reports whether the pod sets a resource for all of its containers together (core/v1
-// PodSpec.resources, Kubernetes 1.34). The sum of the containers' requests must not exceed this
-// value, which also determines the QoS class.
+// shares reports whether the pod has a pod-level resource with the given name (core/v1
+// PodSpec.resources, Kubernetes 1.34). The sum of the containers' requests must not
+// exceed the pod-level resource, which also determines the QoS class.
 func (in *injection) shares(name corev1.ResourceName) bool {
 	all := cmp.Or(in.pod.Resources, new(corev1.ResourceRequirements))
 	_, requests := all.Requests[name]
@@ -435,7 +437,7 @@ func shareOf(q resource.Quantity, percent float64, low, high string) resource.Qu
 	case n >= float64(highest.MilliValue()):
 		return highest
 	}
-	if q.Format == resource.BinarySI { // bytes are integers
+	if q.Format == resource.BinarySI { // round up, because bytes are integers
 		return *resource.NewQuantity(int64(n)/1000, q.Format)
 	}
 	return *resource.NewMilliQuantity(int64(n), q.Format)

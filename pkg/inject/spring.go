@@ -13,17 +13,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// This file reads the properties of Spring Boot for its HTTP server. They are set by variables,
-// system properties, the variable SPRING_APPLICATION_JSON, and arguments. Kibana has properties
-// with the same names. The file also reads the properties of Micronaut and Quarkus.
+// This file reads the properties of Spring Boot for its HTTP server. They are set by
+// variables, system properties, the variable SPRING_APPLICATION_JSON, and arguments.
+// Kibana has properties with the same names. The file also reads the properties of
+// Micronaut and Quarkus.
 
-// The sources of properties, in the order of Spring Boot. A higher value overrides a lower value.
+// The sources of properties, in ascending order of precedence in Spring Boot.
 const (
 	noProperty = iota
 	fromVariable
-	fromSystemProperty // -Dserver.port=8080
+	fromSystemProperty // for example -Dserver.port=8080
 	fromJSON
-	fromArgument // --server.port=8080
+	fromArgument // for example --server.port=8080
 )
 
 // springJSON is the property of the variable that contains other properties as JSON.
@@ -104,18 +105,18 @@ func jsonProperties(variable, document string, each func(parameter)) {
 }
 
 // jsonInFlags calls the function each for the properties of the HTTP server in
-// --spring.application.json or -Dspring.application.json. The line is an argument or the script
-// of a shell.
+// --spring.application.json or -Dspring.application.json. line is an argument, which can
+// be a shell script.
 func jsonInFlags(line string, each func(parameter)) {
 	before, rest, found := strings.Cut(line, springJSON+"=")
 	if !found {
 		return
 	}
 	document := strings.TrimLeft(rest[:min(len(rest), maxOptionsBytes)], `\"'`)
-	if strings.HasPrefix(document, `{\`) { // a script can escape quotes
+	if strings.HasPrefix(document, `{\`) { // quotes can be escaped in a shell script
 		document = strings.ReplaceAll(document, `\"`, `"`)
 	}
-	var object json.RawMessage // without the rest of a script
+	var object json.RawMessage // the document without the rest of the script
 	if err := json.NewDecoder(strings.NewReader(document)).Decode(&object); err == nil {
 		jsonProperties(before[strings.LastIndexAny(before, " \t\n")+1:]+springJSON, string(object), each)
 	}
@@ -169,7 +170,7 @@ func portIn(values map[string]parameter, names ...string) int32 {
 // readMicronaut reads the properties of Micronaut. If TLS is enabled, the port for HTTP is closed,
 // unless the server supports both protocols.
 func (s *spring) readMicronaut(values map[string]parameter) {
-	const prefix, old = "micronaut.server.", "micronaut." // Micronaut 1 uses the prefix old
+	const prefix, old = "micronaut.server.", "micronaut." // Micronaut 1 uses the prefix micronaut. instead of micronaut.server.
 	enabled, has := values[prefix+"sslenabled"]
 	if !has {
 		enabled = values[old+"sslenabled"]
@@ -274,8 +275,8 @@ func springCEL(isHTTP string) string {
 	const (
 		maxArguments     = 1000
 		maxVariables     = 500
-		maxNamedServices = 30   // variables that can contain a property
-		maxMatched       = 10   // texts that are matched with an expensive expression
+		maxNamedServices = 30   // maximum number of variables that can contain a property
+		maxMatched       = 10   // maximum number of texts that are matched with an expensive expression
 		maxTextLength    = 2000 // maximum length in bytes of a string that is matched against hintFlags
 		isEnabled        = `(?i)^server[._]ssl[._]enabled$`
 	)

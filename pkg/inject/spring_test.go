@@ -7,7 +7,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Each container has a port with the name http. If why is empty, the port is selected.
+// If why is empty, the port, which has the name http, is selected.
 var springContainers = []struct{ name, container, why string }{
 	{"system property", `"command":["java","-Dserver.ssl.key-store=/c/shop.p12","-jar","shop.jar"]`, "-Dserver.ssl.key-store configures TLS"},
 	{"system property in camel case", `"command":["java","-Dserver.ssl.keyStore=classpath:shop.p12"]`, "-Dserver.ssl.keyStore configures TLS"},
@@ -52,7 +52,7 @@ func TestSpringPropertiesConfigureTLS(t *testing.T) {
 	for _, c := range springContainers {
 		pod := `{"metadata":{},"spec":{"containers":[{"name":"shop","image":"shop:1",` + c.container + `,"ports":[{"name":"http","containerPort":8080}]}]}}`
 		wantNotHTTP(t, c.name, Inject(parse(t, pod), nil), c.why)
-		// A Service that offers the port on 80 does not change the result.
+		// A Service that offers the port as port 80 must not change the result.
 		wantNotHTTP(t, c.name+" with a Service", Inject(parse(t, strings.Replace(pod, `"name":"http",`, "", 1)), nil, portsOf(t, `"name":"shop"`, `{"name":"http","port":80,"targetPort":8080}`)...), c.why)
 	}
 }
@@ -60,7 +60,7 @@ func TestSpringPropertiesConfigureTLS(t *testing.T) {
 func TestSpringPropertiesSelectThePort(t *testing.T) {
 	const tls = `"env":[{"name":"SERVER_SSL_ENABLED","value":"true"}]`
 	for _, c := range []struct {
-		name, container, want string // want is the verdict, and the port
+		name, container, want string // want contains the verdict and the port
 	}{
 		{"-Dserver.port", `"args":["-Dserver.port=8090"]`, "injected 8090"},
 		{"--server.port", `"args":["--server.port=8090"]`, "injected 8090"},

@@ -20,8 +20,8 @@ type status struct {
 	Text       string     `json:"text,omitempty"` // original layout of a file: see [WithText]
 }
 
-// beginStatus creates the status annotation in the first change, so that its parents are removed
-// last.
+// beginStatus creates the status annotation as the first change. The undo changes are in
+// reverse order, so the annotation and its parents are removed last.
 func (in *injection) beginStatus() error {
 	in.set("", "metadata", "annotations", StatusAnnotation)
 	return nil
@@ -176,7 +176,7 @@ func revertChanges(object any, text string, traces []trace) Outcome {
 	out := Outcome{Verdict: Uninjected, Text: "the original object is restored"}
 	object = Copy(object)
 	for _, c := range s.Undo {
-		if _, err := apply(object, c); err != nil { // apply changed nothing
+		if _, err := apply(object, c); err != nil { // skip a change that has no effect
 			out.Warnings = append(out.Warnings, fmt.Sprintf("the original value cannot be restored: %v", err))
 			continue
 		}

@@ -59,7 +59,7 @@ func compileTraces(traces []trace) []trace {
 	tokens := strings.NewReplacer(
 		"<metrics>", "(scrape|port|path)",
 		"<list>", "(containers|initContainers)",
-		"<container>", "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", // validation.IsDNS1123Label
+		"<container>", "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", // the same pattern as validation.IsDNS1123Label
 		"<hook>", "(postStart|preStop)",
 		"<handler>", "(httpGet|tcpSocket)",
 		"<probe>", "(livenessProbe|startupProbe)",
@@ -80,7 +80,7 @@ func checkUndo(object any, all []Change, traces []trace) error {
 	left := map[string]bool{}
 	for _, c := range all {
 		i := slices.IndexFunc(traces, func(t trace) bool { return t.ifEmpty == c.IfEmpty && t.whole.MatchString(c.Path) })
-		if i < 0 || strings.Contains(c.Path, "/containers/"+SidecarName+"/") { // the whole sidecar is removed
+		if i < 0 || strings.Contains(c.Path, "/containers/"+SidecarName+"/") { // an undo removes the whole sidecar and does not change its fields
 			return fmt.Errorf("unexpected path %.100q", c.Path)
 		}
 		t := traces[i]
@@ -88,7 +88,7 @@ func checkUndo(object any, all []Change, traces []trace) error {
 			return fmt.Errorf("%s is duplicated", c.Path)
 		}
 		seen[c.Path], left[t.path] = true, true
-		was, _ := Decode(c.Value) // valid JSON, or nil
+		was, _ := Decode(c.Value) // was is nil if there is no value
 		switch {
 		case was == nil:
 		case t.was == nil:
@@ -116,8 +116,8 @@ func wasNumber(_, was any) error {
 	return errors.New("want an integer")
 }
 
-// wasTarget accepts a port number, or the empty string, for which Kubernetes sets the number of the
-// port.
+// wasTarget accepts a port number, or the empty string, for which Kubernetes uses the
+// port number as the target port.
 func wasTarget(object, was any) error {
 	if was == "" {
 		return nil

@@ -23,7 +23,8 @@ func injectedPod(t *testing.T, status string) any {
 		`{"name":"queue-proxy","image":"queue-proxy:dev","ports":[{"name":"http","containerPort":8012,"hostPort":80,"hostIP":"10.0.0.1"}]}]}}`)
 }
 
-// Anyone who can write a manifest can forge the status annotation.
+// forgedUndos contains status annotations that an attacker can write and that must be
+// rejected.
 var forgedUndos = map[string]string{
 	"a privileged container":           `{"path":"/spec/containers/web/securityContext","was":{"privileged":true}}`,
 	"a privileged sidecar":             `{"path":"/spec/containers/queue-proxy/securityContext","was":{"privileged":true}}`,

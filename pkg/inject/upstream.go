@@ -10,13 +10,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// This file finds reverse proxies in front of the application, such as oauth2-proxy. A Service that uses such a port would
-// bypass the authentication, so the injector never selects the port unless an option or a Service names it.
+// This file finds reverse proxies in front of the application, such as oauth2-proxy. A
+// Service that uses the application port directly would bypass the authentication.
+// Therefore, the injector never selects a port behind a proxy unless an option or a
+// Service names the port.
 
 // An upstream is a container that forwards requests to a port of another container of the pod.
 type upstream struct {
 	container string
-	parameter string // the flag or the variable with the address
+	parameter string // the flag or the variable that contains the address
 }
 
 var (
@@ -30,11 +32,12 @@ var (
 	upstreamURL = regexp.MustCompile(`(?i)^(?:([a-z0-9+]+)://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::([0-9]{1,5}))?(/.*)?$`)
 )
 
-// isUpstream reports whether the name of a parameter contains the word upstream.
+// isUpstream reports whether the name of a parameter contains the word upstream or upstreams.
 func isUpstream(words []string) bool { return anyOf(words, []string{"upstream", "upstreams"}) }
 
-// isUpstreamAddress reports whether a parameter's name, such as upstream-url, indicates the address of an
-// upstream server. The name upstream-timeout is not.
+// isUpstreamAddress reports whether a parameter's name, such as upstream-url, indicates
+// the address of an upstream server. It returns false for other settings of the server,
+// such as upstream-timeout.
 func isUpstreamAddress(words []string) bool {
 	if n := len(words); n > 1 && words[n-1] == "url" {
 		words = words[:n-1]
@@ -64,7 +67,7 @@ func upstreamOf(s parameter, part string) int32 {
 	} else if last := s.words[len(s.words)-1]; last != "port" && last != "ports" {
 		return 0
 	}
-	n, _ := strconv.ParseUint(port, 10, 16) // 0 for another value
+	n, _ := strconv.ParseUint(port, 10, 16) // n is 0 if the port is not a valid number
 	return int32(n)
 }
 

@@ -66,7 +66,7 @@ func TestWindowsPodsAreSkipped(t *testing.T) {
 	}
 }
 
-// There is no warning if the policy already permits connections to the sidecar port.
+// WatchPolicy returns no warning if the policy permits connections to the sidecar port.
 func TestNetworkPolicyWithoutSidecarPortIsReported(t *testing.T) {
 	pods := []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Outcome{Verdict: Injected, AppPort: 8080, ServingPort: 8012}}}
 	for ingress, want := range map[string]int{

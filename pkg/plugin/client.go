@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Limits.
+// Limits for requests to the API server.
 const (
 	MaxParallel = 16   // maximum number of concurrent requests
 	MaxSidecars = 1000 // maximum number of sidecars
@@ -162,7 +162,7 @@ func (c *Client) scrape(ctx context.Context, s Sidecar) (Sample, error) {
 	res, err = c.getPort(ctx, s, s.Stats, "application/json", url.Values{"format": {"json"}})
 	if err != nil {
 		if portErr != nil {
-			err = portErr // both ports failed, and users know the port for metrics better
+			err = portErr // both ports failed; return the error of the metrics port, which users know better
 		}
 		return Sample{}, describe(err)
 	}
@@ -182,7 +182,7 @@ func describe(err error) error {
 	return err
 }
 
-// portError is the error for a port if the status of the response is not 200.
+// A portError reports a response from a port of a pod with a status other than 200.
 type portError struct {
 	error
 	unused bool // the pod is reachable, but serves nothing on the port
@@ -197,9 +197,9 @@ func (c *Client) getPort(ctx context.Context, s Sidecar, port int, accept string
 	}
 	defer res.Body.Close()
 	status := readStatus(res)
-	_, dialErr, _ := strings.Cut(status.Message, "dial tcp ") // "10.0.0.1:9091: connect: connection refused"
+	_, dialErr, _ := strings.Cut(status.Message, "dial tcp ") // such as "10.0.0.1:9091: connect: connection refused"
 	switch {
-	case status.Kind == "": // a response from the pod
+	case status.Kind == "": // the response comes from the pod and not from an API server
 		return nil, &portError{fmt.Errorf("port %d returned %s", port, res.Status), res.StatusCode == http.StatusNotFound}
 	case res.StatusCode == http.StatusForbidden:
 		return nil, errors.New("forbidden: the permission to get pods/proxy is missing")
@@ -222,7 +222,7 @@ func (c *Client) get(ctx context.Context, accept string, query url.Values, path 
 	r.Header.Set("Accept", accept)
 	res, err := c.http.Do(r)
 	if urlErr := new(url.Error); errors.As(err, &urlErr) {
-		err = urlErr.Err // without the URL, which is long
+		err = urlErr.Err // omit the URL, because it is long
 	}
 	return res, err
 }

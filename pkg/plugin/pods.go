@@ -18,7 +18,7 @@ type Sidecar struct {
 	Metrics int // port for metrics
 	Stats   int // port for statistics, for the autoscaler
 
-	Ready bool // result of the readiness probes by the kubelet
+	Ready bool // the kubelet reports that the readiness probes succeed
 
 	// Absent is the reason why the sidecar cannot respond, such as "Pending". It is empty if the sidecar runs.
 	Absent string
@@ -85,7 +85,7 @@ func workload(pod *corev1.Pod) string {
 func ports(c *corev1.Container) (metrics, stats int) {
 	environ := make([]config.EnvVar, len(c.Env))
 	for i, v := range c.Env {
-		environ[i] = config.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$$", "$")} // as in the kubelet
+		environ[i] = config.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$$", "$")} // replace $$ with $, as the kubelet does
 	}
 	if settings, err := config.Read(environ); err == nil {
 		return settings.MetricsPort.V, settings.AutoscalerPort.V

@@ -16,9 +16,9 @@ import (
 type Column struct {
 	Title string
 	Min   int  // minimum width in a narrow window, in characters; 0 means that the column is not cut
-	Name  bool // contains names that differ at the end
+	Name  bool // the column contains names that often differ only at the end
 
-	right bool // right-aligned
+	right bool // the cells are right-aligned
 	cell  func(Row, time.Time) string
 }
 
@@ -99,7 +99,7 @@ func WriteText(w io.Writer, rows []Row, layout Layout, now time.Time) error {
 	return out.Flush()
 }
 
-// unknown is the text for a value that is not known.
+// unknown is the text of a cell if the value is not known.
 const unknown = "-"
 
 // ready returns the state of a pod, or the number of ready pods of a workload.

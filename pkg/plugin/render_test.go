@@ -92,7 +92,7 @@ func TestSortByEachKey(t *testing.T) {
 	harness.Equal(t, len(Keys()), 8, "keys in this test")
 }
 
-// Programs depend on these names.
+// Programs read these names, so the names must not change.
 func TestWriteJSONFieldNames(t *testing.T) {
 	var out bytes.Buffer
 	harness.NoError(t, WriteJSON(&out, sampleRows()[:1], start))

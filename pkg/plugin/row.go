@@ -24,8 +24,8 @@ const (
 // from the values of all its sidecars. A nil pointer means that the value is unknown. The JSON names are stable.
 type Row struct {
 	Namespace  string         `json:"namespace"`
-	Pod        string         `json:"pod,omitempty"`       // "" in a row of a workload
-	Workload   string         `json:"workload"`            // such as "deployment/web"
+	Pod        string         `json:"pod,omitempty"`       // name of the pod; "" in the row of a workload
+	Workload   string         `json:"workload"`            // kind and name, such as "deployment/web"
 	Pods       int            `json:"pods,omitempty"`      // number of pods in a row of a workload
 	ReadyPods  int            `json:"readyPods,omitempty"` // number of ready pods in a row of a workload
 	State      State          `json:"state"`
@@ -33,8 +33,8 @@ type Row struct {
 	Waiting    *int           `json:"waiting"`
 	Limit      *int           `json:"limit"`             // maximum number of running requests; 0 means no limit
 	QueueLimit *int           `json:"queueLimit"`        // maximum number of queued requests
-	Rate       *float64       `json:"requestsPerSecond"` // completed requests in the window
-	P99        *float64       `json:"p99Seconds"`        // 99th percentile of durations in the window
+	Rate       *float64       `json:"requestsPerSecond"` // completed requests per second in the window
+	P99        *float64       `json:"p99Seconds"`        // 99th percentile of request durations in the window, in seconds
 	Failure    string         `json:"lastFailure"`       // reason of the last failure, or ""
 	FailedAt   *time.Time     `json:"lastFailureAt"`     // nil if the failure happened before the first sample
 	Failures   map[string]int `json:"failures"`          // failures since the start of the sidecar, by reason

@@ -22,7 +22,7 @@ type Sample struct {
 	At time.Time
 
 	Ready    *bool // nil if there are no metrics, or if Unprobed is true
-	Unprobed bool  // there are metrics, but no probe has a result
+	Unprobed bool  // there are metrics, but none of a readiness probe
 	Draining bool
 	Reason   string // reason why the pod is not ready, or ""
 
@@ -32,11 +32,12 @@ type Sample struct {
 
 	Rate *float64 // requests per second, if the sidecar computes this value
 
-	// The following values are totals since the start of the process. Start is in seconds since 1970.
+	// The following values except Start are totals since the start of the process. Start is
+	// in seconds since 1970.
 	Start    float64
 	Requests *float64            // completed requests
 	Failures map[string]float64  // failed requests by reason
-	Buckets  map[float64]float64 // number of requests by maximum duration in seconds
+	Buckets  map[float64]float64 // cumulative histogram of durations: number of requests by upper bound in seconds
 }
 
 // A family is a metric that the plugin reads. It is either in the metric set "default", or the equivalent Knative
@@ -46,7 +47,7 @@ type family struct {
 	add  func(*Sample, *dto.Metric)
 }
 
-// millisecond is the unit of the histogram in Knative 1.18, in seconds.
+// millisecond is the unit of the histogram in Knative 1.18, expressed in seconds.
 const millisecond = 1e-3
 
 // families returns the metrics that are in the metric set "default".
@@ -65,7 +66,8 @@ func families() []family {
 	}
 }
 
-// knatives returns the equivalent Knative metrics, for sidecars without the metric set "default".
+// knatives returns the Knative metrics that are equivalent to the result of families.
+// They are used for sidecars without the metric set "default".
 func knatives() []family {
 	return []family{
 		{"http_server_request_duration_seconds", func(s *Sample, m *dto.Metric) { s.durations(m, 1) }},
@@ -97,7 +99,7 @@ func ReadMetrics(r io.Reader, at time.Time) (Sample, error) {
 	ours := parsed["queue_proxy_running_requests"] != nil // queue_proxy_ready is absent before the first probe
 	switch {
 	case ours:
-		all = families()          // with METRICS_NAMES=all, the page contains three histograms of the same requests
+		all = families()          // with METRICS_NAMES=all, the page contains three histograms of the same requests; use one of them
 		s.Requests = new(float64) // the histogram is absent before the first request
 		s.Unprobed = parsed["queue_proxy_ready"] == nil
 	case parsed["http_server_request_duration_seconds"] != nil:
@@ -119,7 +121,7 @@ func only(r io.Reader, all []family) (io.Reader, error) {
 	for {
 		line, err := lines.ReadString('\n')
 		if errors.Is(err, io.EOF) {
-			return &page, nil // the last line without a newline is incomplete
+			return &page, nil // ignore an incomplete last line
 		}
 		if err != nil {
 			return nil, err

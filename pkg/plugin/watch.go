@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// percentile is the quantile of durations in a row.
+// percentile is the quantile of durations that a row contains.
 const percentile = 0.99
 
-// startsDiffer is the maximum difference in seconds between two start times that belong to the same process.
+// startsDiffer is the maximum difference in seconds between two start times of the same
+// process.
 const startsDiffer = 1
 
 // A Watch computes rows from the samples of sidecars. It is not safe for concurrent use.
@@ -92,7 +93,7 @@ func (s *Sample) restartedSince(old *Sample) bool {
 	return false
 }
 
-// newest returns the reason for most of the failures between two samples.
+// newest returns the reason of most of the failures between two samples.
 func newest(old, now map[string]float64) string {
 	more := map[string]float64{}
 	for reason, n := range now {

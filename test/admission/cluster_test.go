@@ -126,7 +126,7 @@ type schemas struct{ discovery.DiscoveryInterfaces }
 
 func (schemas) OpenAPIV3() openapi.Client { return openapitest.NewEmbeddedFileClient() }
 
-// namespaces returns the namespaces of each cluster.
+// namespaces returns the namespaces that each cluster contains.
 func namespaces() []runtime.Object {
 	var all []runtime.Object
 	for name, labels := range map[string]map[string]string{
@@ -336,8 +336,8 @@ func withDefaults(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// byHand returns the output of the injector command for a pod, or nil if the command rejects
-// the pod. injected reports whether the pod was changed.
+// byHand returns the pod that the injector command writes, or nil if the command rejects
+// the pod. injected reports whether the command changed the pod.
 func byHand(t *testing.T, pod *corev1.Pod, args []string) (made *corev1.Pod, report string, injected bool) {
 	t.Helper()
 	pod = pod.DeepCopy()
@@ -353,7 +353,8 @@ func byHand(t *testing.T, pod *corev1.Pod, args []string) (made *corev1.Pod, rep
 	return made, report, strings.Contains(report, ": injected: ")
 }
 
-// same reports whether two pods have the same encoding, except for their type.
+// same reports whether two pods have the same JSON encoding. It ignores their kind and
+// API version.
 func same(t *testing.T, a, b *corev1.Pod) bool {
 	t.Helper()
 	a, b = a.DeepCopy(), b.DeepCopy()

@@ -177,7 +177,7 @@ func TestPolicyMatchesInjectorCommandForRandomPods(t *testing.T) {
 				t.Fatalf("%v:\n%s", err, indented(t, pod))
 			}
 			if same(t, got, pod) {
-				continue // the injector command may inject more pods
+				continue // the injector command may inject pods that the policy excludes
 			}
 			taken++
 			if want, report, _ := byHand(t, pod, args); want == nil || !same(t, got, want) {
@@ -205,7 +205,7 @@ func (m podMaker) annotations() map[string]string {
 		"queue-proxy.dev/container": {"c0", "c1"}, "queue-proxy.dev/port": {"8080", "http", "5000", "0"}, "queue-proxy.dev/inject": {"true", "false", "1"},
 		"prometheus.io/port": {"1", "9090"}, "kubectl.kubernetes.io/default-container": {"c0", "c1", "none"}, "queue-proxy.dev/log-level": {"debug"},
 	}
-	for _, key := range slices.Sorted(maps.Keys(all)) { // sorted, so that a seed always creates the same pods
+	for _, key := range slices.Sorted(maps.Keys(all)) { // sort the keys, so that a seed always creates the same pods
 		if m.maybe(8) {
 			annotations[key] = m.word(all[key]...)
 		}
@@ -354,8 +354,8 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 	return pod
 }
 
-// The API server limits the cost of an expression. The largest pods must not exceed this
-// budget.
+// The API server limits the cost of the expressions of a policy. The cost for the largest
+// pods must not exceed this budget.
 func TestPolicyBudgetOfLargestPods(t *testing.T) {
 	c, _ := withPolicy(t, nil)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "large", Namespace: "chosen", Annotations: map[string]string{"queue-proxy.dev/container": "c0", "queue-proxy.dev/port": "p0-0"}}}
@@ -381,8 +381,8 @@ func TestPolicyBudgetOfLargestPods(t *testing.T) {
 	}
 }
 
-// An expression that exceeds its budget rejects the pod, so texts of any length must not exceed
-// it.
+// If an expression exceeds its budget, the API server rejects the pod. Therefore, texts
+// of any length must not exceed the budget.
 func TestPolicyBudgetOfLongTexts(t *testing.T) {
 	c, _ := withPolicy(t, nil)
 	for name, container := range map[string]corev1.Container{
@@ -411,9 +411,10 @@ func TestPolicyBudgetOfLongTexts(t *testing.T) {
 	}
 }
 
-// An API server rejects a policy with expressions that an older API server does not support, because
-// the cluster may be downgraded. Policies of v1 exist since 1.36, which accepts only the expressions of
-// 1.35. Match conditions cannot use the variables of the policy.
+// An API server rejects a policy with expressions that the previous minor version does
+// not support, because the cluster may be downgraded. MutatingAdmissionPolicy v1 exists
+// since Kubernetes 1.36, which accepts only the expressions of 1.35. Match conditions
+// cannot use the variables of the policy.
 func TestPolicyCompilesForOldestKubernetes(t *testing.T) {
 	for _, args := range [][]string{nil, {"--mode=native", "--drain-deadline=1m", "--container=a", "--port=b"}} {
 		text, report, code := injector(t, nil, append([]string{"policy"}, args...)...)

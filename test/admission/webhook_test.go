@@ -69,7 +69,7 @@ func configuration(t *testing.T, overlay string, authority []byte) *admissionreg
 
 // A webhook is a process that runs `injector serve`.
 type webhook struct {
-	reviews, metrics string // addresses
+	reviews, metrics string // addresses of the webhook and of the metrics
 	authority        []byte // certificate of the authority in PEM
 	stop             func() error
 }
@@ -201,7 +201,7 @@ func TestWebhookMatchesInjectorCommand(t *testing.T) {
 					got, err := clusters[key].create("chosen", pod)
 					switch {
 					case want == nil && pod.Annotations["queue-proxy.dev/status"] != "":
-						if err != nil || !same(t, got, pod) { // the API server does not call the webhook
+						if err != nil || !same(t, got, pod) { // if the command does not inject the pod, the API server does not call the webhook
 							t.Errorf("got %v, want an unchanged pod", err)
 						}
 					case want == nil:
@@ -241,7 +241,7 @@ func TestWebhookIsCalledOnceForSelectedPods(t *testing.T) {
 			if got := w.asked(t) - before; got != times || sidecars(made) != times {
 				t.Errorf("%s: namespace %s, label %q: got %d reviews and %d sidecars, want %d", overlay, is.namespace, is.label, got, sidecars(made), times)
 			}
-			// A pod from a template that is already injected, and a pod of Knative.
+			// The webhook must not change a pod that is already injected, or a pod of Knative.
 			before = w.asked(t)
 			again, err := c.create(is.namespace, made)
 			if err != nil || !same(t, again, made) || is.want && w.asked(t) != before {
@@ -308,8 +308,8 @@ func TestWebhookReturnsWarningsAndAuditAnnotations(t *testing.T) {
 	}
 }
 
-// standIn returns the configuration of another webhook, which patches the pod when it is first
-// called.
+// standIn returns the configuration of another webhook, which patches the pod on its
+// first call.
 func standIn(t *testing.T, name, patch string) *admissionregv1.MutatingWebhookConfiguration {
 	t.Helper()
 	times := 0
@@ -360,9 +360,9 @@ func TestInjectionKeepsMeshProxy(t *testing.T) {
 	}
 }
 
-// Another webhook is called later and changes the pod. The injector is called again if it has
-// not injected the pod yet (reinvocationPolicy IfNeeded), and it does not change a pod that it
-// has injected.
+// If another webhook changes the pod after the injector, the API server calls the
+// injector again (reinvocationPolicy IfNeeded). The injector must not change a pod that
+// it has already injected.
 func TestLaterWebhookDoesNotBreakInjection(t *testing.T) {
 	w := start(t)
 	for _, c := range []struct {
@@ -386,7 +386,8 @@ func TestLaterWebhookDoesNotBreakInjection(t *testing.T) {
 	}
 }
 
-// If both are installed, the first one injects the sidecar.
+// If the policy and the webhook are installed, only the one that the API server runs
+// first injects the sidecar.
 func TestPolicyAndWebhookTogetherInjectOnce(t *testing.T) {
 	w := start(t)
 	text, report, code := injector(t, nil, "policy")
@@ -421,7 +422,7 @@ func TestWebhookRejectsTLS11(t *testing.T) {
 	w := start(t)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(w.authority)
-	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", w.reviews, &tls.Config{RootCAs: roots, ServerName: service, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) // the test uses an old version on purpose
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", w.reviews, &tls.Config{RootCAs: roots, ServerName: service, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) // the test uses an old TLS version on purpose
 	if err == nil {
 		c.Close()
 		t.Error("connected with TLS 1.1, want an error")

@@ -44,8 +44,8 @@ func main() {
 	}
 }
 
-// serve listens after the delay and serves requests until ctx is done. Then running requests
-// have five seconds to complete.
+// serve listens after the delay and serves requests until ctx is done. It then waits up
+// to five seconds for running requests.
 func serve(ctx context.Context, app http.Handler, address, protocols string, delay, keepAlive time.Duration) error {
 	var supported http.Protocols
 	switch protocols {
@@ -73,7 +73,7 @@ func serve(ctx context.Context, app http.Handler, address, protocols string, del
 		Protocols:                    &supported,
 		IdleTimeout:                  keepAlive,
 		ReadHeaderTimeout:            time.Minute,
-		DisableGeneralOptionsHandler: true, // OPTIONS * reaches the handler
+		DisableGeneralOptionsHandler: true, // pass OPTIONS * to the handler
 	}
 	fmt.Printf("app: listening on %s (%s)\n", l.Addr(), protocols)
 
@@ -95,7 +95,7 @@ func serve(ctx context.Context, app http.Handler, address, protocols string, del
 	return nil
 }
 
-// announce adds the idle timeout to responses to HTTP/1.1 clients.
+// announce adds the idle timeout of the server to the responses for HTTP/1.1 clients.
 func announce(h http.Handler, keepAlive time.Duration) http.Handler {
 	if keepAlive < time.Second {
 		return h

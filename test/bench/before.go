@@ -48,8 +48,8 @@ func (b *bench) compareBuilds(ctx context.Context) error {
 	return nil
 }
 
-// compareLoads is the part of compareBuilds for one kind of application: one that supports only
-// gRPC, or one that supports only HTTP/1.1.
+// compareLoads runs the loads of compareBuilds for one application. If grpc is true, the
+// application supports only gRPC; otherwise, it supports only HTTP/1.1.
 func (b *bench) compareLoads(ctx context.Context, app *runningApp, grpc bool) error {
 	selected := slices.DeleteFunc(slices.Clone(loads), func(l load) bool {
 		return l.grpc != grpc || !b.results.Settings.selects(l.group)
@@ -59,8 +59,8 @@ func (b *bench) compareLoads(ctx context.Context, app *runningApp, grpc bool) er
 	}
 	in := circumstances{app: app, grpc: grpc, limit: concurrency}
 	for n := range b.results.Settings.Rounds {
-		// The builds start again in each round because the addresses of code and data affect
-		// the CPU time.
+		// The builds start again in each round, because the addresses of code and data, which
+		// change with each start, affect the CPU time.
 		peers, stop, err := b.startPeers(ctx, b.peers, in, client{h2: grpc}, "before/"+selected[0].id)
 		if err != nil {
 			return err
@@ -98,8 +98,9 @@ func (b *bench) comparePairs(ctx context.Context, selected []load, peers []*runn
 	return nil
 }
 
-// printBuilds prints the table of compareBuilds. The interval contains the median ratio with a
-// confidence of 95 %. It is "-" if there are fewer than six pairs.
+// printBuilds prints the table of compareBuilds. The column with the interval contains
+// the 95 % confidence interval of the median ratio. It is "-" if there are fewer than six
+// pairs.
 func printBuilds(w io.Writer, r *Results) {
 	fmt.Fprintf(w, "%-58s %10s %10s %7s %14s %5s\n", "CPU time per request", "before, us", "now, us", "ratio", "95 %", "pairs")
 	for i := range loads {

@@ -43,8 +43,8 @@ type bench struct {
 	certs           [3]string
 	secure          *tls.Config // configuration of clients that trust the certificate
 	quota           *quota
-	noQuota         error // reason why there is no quota
-	shared          error // reason why the bench has no network namespace; nil if it has one
+	noQuota         error // error that prevents the creation of a cgroup with a CPU quota
+	shared          error // error that prevents a separate network namespace; nil if the bench has one
 }
 
 // newBench prepares a run. shared is the reason why the bench uses the network of the machine,
@@ -161,7 +161,7 @@ func (b *bench) round(ctx context.Context, n int) error {
 // A runningApp is the app behind the peers.
 type runningApp struct {
 	*process
-	http, grpc string // addresses for HTTP/1.1 and for gRPC
+	http, grpc string // addresses of the app for HTTP/1.1 and for gRPC
 }
 
 // startApp starts the app and waits until it responds. separate is a set of new namespaces:
@@ -227,7 +227,7 @@ func (r *running) telemetryCounter() func() int {
 	return r.spans.count
 }
 
-// Circumstances are the conditions under which a peer is started.
+// Circumstances are the conditions under which a peer runs.
 type circumstances struct {
 	app   *runningApp
 	grpc  bool // the peer forwards to the app that supports gRPC
@@ -270,7 +270,7 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 		before = append(before, provide(p.certDir, at.Cert, at.Key))
 	}
 	if in.quota != nil {
-		before = append(before, in.quota.add) // the last function, because it waits until the previous CPU use is forgotten
+		before = append(before, in.quota.add) // this function is the last one, because it waits until the CPU time used before it no longer counts
 	}
 	g.before = func(pid int) error {
 		for _, f := range before {
@@ -371,7 +371,7 @@ const many = 1000
 type busyRow struct {
 	most        string // row with the maximum memory; empty if there is none
 	connections int
-	each        string // row with the memory of one connection; empty if there is none
+	each        string // row with the memory per connection; empty if there is none
 }
 
 // memory measures the memory of new processes: the idle memory, and the maximum with requests
@@ -633,7 +633,7 @@ func (b *bench) paired(ctx context.Context, peers []*running, n int) error {
 		return peers[i]
 	}
 	mine, theirs := find(ours), find(haproxy)
-	if mine == nil || theirs == nil { // the error is already recorded
+	if mine == nil || theirs == nil { // startPeers has already recorded the error
 		return nil
 	}
 	for i := range pairsOfRound(b.results.Settings, n) {
@@ -705,7 +705,7 @@ func (b *bench) telemetry(ctx context.Context, l *load, r *running) error {
 	return err
 }
 
-// A turn contains the results of one or some seconds.
+// A turn contains the results of one measurement, which takes one or more seconds.
 type turn struct {
 	took   []time.Duration
 	stolen int // CPU time that the hypervisor did not give to the machine, in ticks
@@ -749,7 +749,7 @@ func (b *bench) latencies(ctx context.Context, app string, peers []*running) err
 			if err := b.failed(ctx, "added/p99", r.name(), err); err != nil {
 				return err
 			}
-			if err != nil { // omit the peer in this round
+			if err != nil { // omit a peer that failed in this round
 				peers = slices.DeleteFunc(slices.Clone(peers), func(p *running) bool { return p == r })
 				delete(of, r)
 				continue
@@ -835,7 +835,7 @@ func (b *bench) queueOf(p *peer, app *runningApp) error {
 	var all []turn
 	for range 4 {
 		t, err := takeTurn(func() ([]time.Duration, error) {
-			d := time.Duration(max(2, b.results.Settings.Seconds)) * time.Second // shorter runs contain only the start and the end
+			d := time.Duration(max(2, b.results.Settings.Seconds)) * time.Second // shorter runs would only measure the start and the end of the queue
 			took, err := closedLoop(r.at.Address, fmt.Sprintf("/slow?ms=%d", queueService.Milliseconds()), queueClients, d)
 			if err != nil {
 				return nil, err

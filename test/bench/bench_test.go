@@ -28,7 +28,7 @@ func startDelayedServer(t *testing.T, hold time.Duration) string {
 	var n atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n.Add(1) == 1 {
-			time.Sleep(hold) // simulates a stalled server
+			time.Sleep(hold) // simulate a stalled server
 		}
 		w.Write(bytes.Repeat([]byte("x"), 1024))
 	}))
@@ -74,7 +74,7 @@ func TestOpenLoopDoesNotWaitForResponses(t *testing.T) {
 		defer now.Add(-1)
 		for n, m := now.Add(1), most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
-		time.Sleep(200 * time.Millisecond) // simulates work of the app
+		time.Sleep(200 * time.Millisecond) // simulate work of the app
 		io.WriteString(w, "done")
 	}))
 	defer s.Close()
@@ -182,7 +182,7 @@ func TestSteadyWaitsExcludesStartAndEnd(t *testing.T) {
 }
 
 func TestCPUTimeIncludesWorkers(t *testing.T) {
-	// The shell waits. Its child runs a loop until it is killed.
+	// The process is a shell that waits. Its child runs a loop until it is killed.
 	p, err := launch(program{name: "shell", argv: []string{"/bin/sh", "-c", "(while :; do :; done) & wait"}})
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ func TestSpansAreCounted(t *testing.T) {
 	field := func(number byte, value string) string {
 		return string([]byte{number<<3 | 2, byte(len(value))}) + value
 	}
-	span := field(2, field(1, "trace")+"\x31\x01\x02\x03\x04\x05\x06\x07\x08") // followed by a fixed64 field
+	span := field(2, field(1, "trace")+"\x31\x01\x02\x03\x04\x05\x06\x07\x08") // a fixed64 field follows, which the parser must skip
 	scope := field(2, field(1, "scope")+span+span+field(3, "url"))
 	message := field(1, field(1, "resource")+scope) + field(1, scope)
 	if got, err := countSpans([]byte(message)); got != 4 || err != nil {
@@ -400,7 +400,7 @@ func TestTargetsAndPanelsAreMeasured(t *testing.T) {
 	}
 	for _, p := range panels {
 		for _, id := range p.measures {
-			findRow(id) // panics if there is no such row
+			findRow(id) // findRow panics if there is no such row
 		}
 	}
 }

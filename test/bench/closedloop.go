@@ -252,7 +252,7 @@ func (a *h2Asker) end(received int) error {
 	if received == 0 {
 		return nil
 	}
-	return a.framer.WriteWindowUpdate(0, uint32(received)) // sent together with the next request
+	return a.framer.WriteWindowUpdate(0, uint32(received)) // the next flush sends the frame together with the request
 }
 
 // readAnswer reads a response with status 200 and Content-Length.

@@ -17,15 +17,15 @@ import (
 // An idle pod serves no requests of clients. Its sidecar answers the probes of the kubelet, the scrapes of Prometheus and
 // the scrapes of Knative's autoscaler, at the rates of a cluster.
 const (
-	probeInterval      = 10 * time.Second // periodSeconds of a readiness probe that does not set it
+	probeInterval      = 10 * time.Second // default periodSeconds of a readiness probe in Kubernetes
 	scrapeInterval     = 15 * time.Second // scrape_interval in most configurations of Prometheus
-	statisticsInterval = time.Second      // Knative's autoscaler
+	statisticsInterval = time.Second      // interval at which Knative's autoscaler scrapes each pod
 
 	// idlePods is the number of pods of each sidecar. On a node, the processes share the pages of the binary, which are
 	// therefore not part of the private memory. This requires at least two pods.
 	idlePods = 4
 
-	// The ports of a sidecar in a pod. statisticsPort is fixed in Knative's queue-proxy.
+	// Ports of a sidecar in a pod. Knative's queue-proxy always uses this statisticsPort.
 	statisticsPort = "9090"
 	metricsPort    = "9091"
 )
@@ -76,7 +76,7 @@ func repeat(ctx context.Context, d time.Duration, polls []poll) error {
 type idlePod struct {
 	*running
 	stop   func()
-	client *http.Client // opens its connections in the network of the pod
+	client *http.Client // client that opens its connections in the network of the pod
 	scrape []byte       // the last response with metrics, uncompressed
 }
 
@@ -153,8 +153,9 @@ func countSeries(scrape []byte) (n int) {
 	return n
 }
 
-// idlePeers returns the peers that are measured in idle pods: the queue-proxy with the metrics that it exports on Knative,
-// the queue-proxy with the metrics that it exports elsewhere, and Knative's.
+// idlePeers returns the peers that are measured in idle pods: queue-proxy with the
+// metrics that it exports on Knative, queue-proxy with the metrics that it exports in
+// other pods, and Knative's queue-proxy.
 func idlePeers(all []*peer) []*peer {
 	var sidecars []*peer
 	for _, p := range all {

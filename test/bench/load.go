@@ -18,12 +18,12 @@ import (
 // A load is a sequence of requests that each peer serves in turn at its maximum rate.
 type load struct {
 	id          string
-	group       string // group of its rows
+	group       string // group that contains the rows of the load
 	title       string
 	connections int
-	streams     int // concurrent streams on each HTTP/2 connection; 0 selects HTTP/1.1
+	streams     int // number of concurrent streams on each HTTP/2 connection; 0 selects HTTP/1.1
 	tls         bool
-	grpc        bool // gRPC calls to an app that supports only gRPC; otherwise the app supports only HTTP/1.1
+	grpc        bool // send gRPC calls to the app that supports only gRPC; otherwise, the app supports only HTTP/1.1
 	path        string
 	script      string // Lua script for wrk
 	latency     bool   // measure the median latency
@@ -84,7 +84,7 @@ func findLoad(id string) *load {
 type outcome struct {
 	requests int
 	perSec   float64
-	p50      time.Duration // only for loads with latency
+	p50      time.Duration // median latency; only set for loads with latency
 }
 
 // run sends requests to a peer for the given number of seconds. Connection errors are errors,
@@ -141,7 +141,7 @@ func (l *load) h2load(at *place, seconds int) ([]string, error) {
 		args = append(args, "-d", name, "-H", "content-type: application/grpc", "-H", "te: trailers")
 	}
 	if l.latency {
-		// h2load appends to an existing log.
+		// Remove the log of an earlier run, because h2load appends to an existing file.
 		if err := os.Remove(l.log(at)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}

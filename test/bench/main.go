@@ -129,7 +129,7 @@ func run(ctx context.Context, from, bin, doc, complete string) error {
 	if err != nil {
 		return err
 	}
-	shared := isolate() // starts this program again or returns an error
+	shared := isolate() // isolate starts this program again, or returns an error
 	if shared != nil {
 		fmt.Fprintln(os.Stderr, "bench:", shared)
 	}
@@ -151,7 +151,7 @@ func run(ctx context.Context, from, bin, doc, complete string) error {
 	} else {
 		err = b.measure(ctx)
 	}
-	b.close() // before the report, because writing the report may fail
+	b.close() // close before the report is written, because report may fail
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func report(r *Results, doc, complete string) error {
 	return r.firstFailure()
 }
 
-// openFiles is higher than the number of files that a process of the comparison opens.
+// openFiles is the limit on open files. No process of the comparison opens more files.
 const openFiles = 10000
 
 // raiseFileLimit raises the limit on open files for this process and its children, which hold

@@ -23,7 +23,8 @@ func isolate() error {
 	if os.Getenv(isolated) != "" {
 		return nil
 	}
-	// A namespace belongs to a thread. The thread that calls exec becomes the process.
+	// A network namespace belongs to a thread. The thread that calls exec becomes the main
+	// thread of the new program.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	own, err := os.Open("/proc/thread-self/ns/net")
@@ -38,7 +39,7 @@ func isolate() error {
 		err = syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), isolated+"=1"))
 	}
 	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
-		panic(fmt.Sprintf("leave the network namespace: %v", back)) // a part of this process would remain in the namespace
+		panic(fmt.Sprintf("leave the network namespace: %v", back)) // panic, because a thread of this process would remain in the namespace
 	}
 	return err
 }
@@ -84,7 +85,7 @@ func insideNetwork(pid int, f func() error) error {
 	}
 	err = f()
 	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
-		panic(fmt.Sprintf("leave the network namespace: %v", back)) // other goroutines would run on this thread
+		panic(fmt.Sprintf("leave the network namespace: %v", back)) // panic, because other goroutines would run on this thread
 	}
 	runtime.UnlockOSThread()
 	return err

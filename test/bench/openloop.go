@@ -78,7 +78,7 @@ func (l *openLooper) connect(address string, connections int) (err error) {
 	if l.epoll, err = syscall.EpollCreate1(syscall.EPOLL_CLOEXEC); err != nil {
 		return err
 	}
-	const monotonic = 1 // CLOCK_MONOTONIC
+	const monotonic = 1 // value of CLOCK_MONOTONIC
 	timer, _, errno := syscall.Syscall(syscall.SYS_TIMERFD_CREATE, monotonic, syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if errno != 0 {
 		return errno
@@ -167,7 +167,7 @@ func (l *openLooper) run(end time.Time) error {
 
 // ring sets the timer that wakes run after d, or immediately if d is not positive.
 func (l *openLooper) ring(d time.Duration) error {
-	spec := [2]syscall.Timespec{1: syscall.NsecToTimespec(max(1, int64(d)))} // a single expiration
+	spec := [2]syscall.Timespec{1: syscall.NsecToTimespec(max(1, int64(d)))} // the timer expires once
 	_, _, errno := syscall.Syscall6(syscall.SYS_TIMERFD_SETTIME, uintptr(l.timer), 0, uintptr(unsafe.Pointer(&spec)), 0, 0, 0)
 	if errno != 0 {
 		return errno

@@ -28,13 +28,13 @@ const (
 	baseline = "ReverseProxy"
 	haproxy  = "HAProxy"
 	nginx    = "nginx"
-	appAlone = "app alone" // without a proxy
+	appAlone = "app alone" // requests without a proxy
 
 	withLog      = "request log"
 	withFewSpans = "tracing, 1 of 100"
 	withSpans    = "tracing, all"
 
-	withDefaultNames = "METRICS_NAMES=default" // the default of a pod that Knative does not manage
+	withDefaultNames = "METRICS_NAMES=default" // default of METRICS_NAMES in a pod that Knative does not manage
 )
 
 // A peer is a proxy in the comparison.
@@ -44,8 +44,8 @@ type peer struct {
 	queues  bool    // limits the concurrent requests to the app and queues other requests in order
 	sidecar bool    // answers probes of Knative
 	h2ToH1  bool    // serves HTTP/2 clients if the app supports only HTTP/1.1
-	certDir string  // directory of the certificate; empty if the settings name it
-	tells   string  // telemetry of requests: "line", "span" or empty
+	certDir string  // directory in which the peer expects the certificate; empty if the settings contain the paths
+	tells   string  // telemetry that the peer writes for each request: "line", "span" or empty
 	share   float64 // share of the requests with telemetry
 
 	// command returns the command line and the environment. It writes the files that the peer
@@ -61,7 +61,7 @@ const notServed = "not measured because the application does not support HTTP/2"
 
 // A place contains the addresses (host:port) and settings of a peer.
 type place struct {
-	Dir             string // directory for files
+	Dir             string // directory for files of the peer
 	App             string
 	GRPC            bool   // the app supports only HTTP/2
 	Address         string // address for HTTP/1.1
@@ -74,14 +74,15 @@ type place struct {
 	admin, autoscaler, metrics, status string // ports of a queue-proxy
 }
 
-// probe is a readiness probe of the kubelet. Knative's queue-proxy answers it only with these
-// headers.
+// probe is a readiness probe of the kubelet. Knative's queue-proxy answers a probe only
+// if the request has these headers.
 const probe = "GET / HTTP/1.1\r\nHost: bench\r\nUser-Agent: kube-probe/1.36\r\nK-Network-Probe: queue\r\nConnection: close\r\n\r\n"
 
 // get is a request to the app.
 const get = "GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
 
-// ask returns a request whose response depends on the app, to detect that the peer has started.
+// ask returns a request that the peer can answer only after it has started and the app
+// responds.
 func (p *peer) ask() string {
 	if p.sidecar {
 		return probe
@@ -168,7 +169,7 @@ func queueProxy(more ...string) func(string, *place) ([]string, []string, error)
 			if err != nil {
 				return nil, nil, err
 			}
-			env = append(env, text) // the last value of a variable wins
+			env = append(env, text) // if the environment contains a variable twice, the last value is used
 		}
 		return []string{program}, env, nil
 	}
@@ -194,8 +195,8 @@ func haproxyCommand(program string, at *place) ([]string, []string, error) {
 var nginxConfig string
 
 func nginxCommand(program string, at *place) ([]string, []string, error) {
-	// A port that is free now may be a port of the place, because no process uses these ports
-	// yet.
+	// No process uses the ports of the place yet, so a newly selected free port could be one
+	// of them. Therefore, the address uses a port of the place.
 	at.H2C = net.JoinHostPort("127.0.0.1", at.status)
 	name, err := writeFilled(at, "nginx.conf", nginxConfig)
 	return []string{program, "-p", at.Dir, "-e", "stderr", "-c", name}, nil, err

@@ -29,7 +29,7 @@ type process struct {
 	name    string
 	cmd     *exec.Cmd
 	output  *tail
-	started time.Time // time at which the shell was told to exec
+	started time.Time // time at which the shell received the input line
 	done    chan struct{}
 }
 
@@ -153,11 +153,11 @@ func (p *process) family() ([]int, error) {
 	for _, name := range stats {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			continue // the process has exited
+			continue // the process exited while its files were read
 		}
 		pid, _ := strconv.Atoi(strings.Split(name, "/")[2])
-		// The name is in parentheses and may contain any characters. The state and the parent
-		// follow.
+		// The name of the program is in parentheses and may contain any characters. The state and
+		// the parent process ID follow.
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 		parents[pid], _ = strconv.Atoi(fields[1])
 	}
@@ -193,7 +193,7 @@ func (p *process) cpu() (time.Duration, error) {
 // cpuClock reads the CPU clock of another process. It computes the clock ID like
 // clock_getcpuclockid(3).
 func cpuClock(pid int) (time.Duration, error) {
-	const scheduled = 2 // CPUCLOCK_SCHED of all threads, including threads that have exited
+	const scheduled = 2 // CPUCLOCK_SCHED: the clock of all threads, including threads that have exited
 	id := int32(^pid)<<3 | scheduled
 	var ts syscall.Timespec
 	_, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, uintptr(id), uintptr(unsafe.Pointer(&ts)), 0)

@@ -21,17 +21,17 @@ import (
 type section struct {
 	short  string // title in the table of goals
 	title  string
-	own    string // markers of the section in the document; if empty, the section is part of the results
+	own    string // name of the markers of the section in the document; if empty, the section is part of the results
 	peers  []string
 	rows   []row
-	ratios []ratio // last columns
+	ratios []ratio // ratios in the last columns
 	print  bool    // the section is only in the complete report and not part of the document
 }
 
 // A row contains one measure.
 type row struct {
 	id, title, unit string
-	digits          int  // after the decimal point
+	digits          int  // number of digits after the decimal point
 	interval        bool // the cell contains the 95 % interval of the median instead of the minimum and the maximum
 	print           bool // the row is only in the complete report and not part of the document
 }
@@ -182,7 +182,7 @@ func (s *section) cells(r *Results, sp spread) table {
 	}
 	t := table{head}
 	for _, m := range s.rows {
-		if len(r.Cells[m.id]) == 0 || m.print && sp == withoutSpread { // not selected, or not part of the document
+		if len(r.Cells[m.id]) == 0 || m.print && sp == withoutSpread { // skip a row that was not selected or is not part of the document
 			continue
 		}
 		line := []string{m.title}
@@ -230,7 +230,7 @@ func (s *section) notes(r *Results) []string {
 	var all []string
 	for _, p := range s.peers {
 		var notes []string
-		rows := map[string][]string{} // by note, the titles
+		rows := map[string][]string{} // titles of rows by note
 		for _, m := range s.rows {
 			if c := r.Cells[m.id][p]; c != nil && c.Note != "" {
 				if rows[c.Note] == nil {
@@ -325,7 +325,7 @@ func printTable(w io.Writer, r *Results) {
 	for i := range sections {
 		s := &sections[i]
 		t := s.cells(r, withSpread)
-		if len(t) == 1 { // no row was measured
+		if len(t) == 1 { // skip the section, because no row was measured
 			continue
 		}
 		fmt.Fprintf(w, "\n%s\n", s.title)
@@ -368,7 +368,7 @@ func markers(name string) (begin, end string) {
 	return "<!-- " + name + " -->\n", "<!-- /" + name + " -->\n"
 }
 
-// resultsName is the name of the markers around all sections without markers of their own.
+// resultsName is the name of the markers around all sections without separate markers.
 const resultsName = "results"
 
 // writeDocument writes the parts of the report that a run measured completely into the document, and describes them. A
@@ -446,7 +446,7 @@ func markdown(r *Results, plotName string) []byte {
 	all := targetCells(r)
 	missed := slices.DeleteFunc(slices.Clone(all), func(line []string) bool { return line[len(line)-1] == reached })
 	fmt.Fprintf(&b, "### Goals\n\n%d of %d goals are reached.\n\n", len(all)-len(missed), len(all)-1)
-	if len(missed) > 1 { // the first line is the header
+	if len(missed) > 1 { // the first line is the header of the table
 		missed[0][0] = "missed goal"
 		for i, line := range missed {
 			missed[i] = line[:len(line)-1]

@@ -21,7 +21,7 @@ type Results struct {
 	Time     time.Time                   `json:"time"`
 	Machine  Machine                     `json:"machine"`
 	Settings Settings                    `json:"settings"`
-	Cells    map[string]map[string]*Cell `json:"cells"` // by measure and peer
+	Cells    map[string]map[string]*Cell `json:"cells"` // cells by measure and peer
 }
 
 // A Cell contains one value for each round of a measure and a peer.
@@ -125,7 +125,8 @@ func median(values []float64) float64 {
 // false for fewer than six values.
 func medianInterval(values []float64) (low, high float64, ok bool) {
 	n := len(values)
-	// The probability that at most k of n coins show heads, for k = 0, 1, ...
+	// each is the probability of each sequence of n coin tosses. The loop computes the
+	// probability that at most k of n coins show heads, for k = 0, 1, ...
 	each := math.Pow(0.5, float64(n))
 	below := 0 // number of values that can be dropped at each end
 	for chance := each; chance <= 0.025; below++ {
@@ -170,7 +171,7 @@ func describeMachine(bin string) (Machine, error) {
 		if err != nil {
 			return m, err
 		}
-		out, _ := exec.Command(path, flag).CombinedOutput() // wrk -v exits with 1
+		out, _ := exec.Command(path, flag).CombinedOutput() // ignore the error, because wrk -v exits with 1
 		version := regexp.MustCompile(`\d+\.\d+(\.\d+)?`).FindString(string(out))
 		if version == "" {
 			return m, fmt.Errorf("%s %s: no version found in %q", filepath.Base(path), flag, out)

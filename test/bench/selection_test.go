@@ -38,7 +38,7 @@ func TestLoadsHaveGroupsAndRows(t *testing.T) {
 		if !slices.Contains(groups, l.group) {
 			t.Errorf("%s: got group %q, want one of %v", l.id, l.group, groups)
 		}
-		findRow("cpu/" + l.id) // panics if there is no such row
+		findRow("cpu/" + l.id) // findRow panics if there is no such row
 		findRow("rate/" + l.id)
 		if l.latency {
 			findRow("latency/" + l.id)
@@ -72,7 +72,7 @@ func TestMedianIntervalOfSignTest(t *testing.T) {
 		low, high float64
 		ok        bool
 	}{
-		{5, 0, 0, false}, // probability of only heads or only tails: 6.3 %
+		{5, 0, 0, false}, // the probability of only heads or only tails is 6.3 %, which is too high
 		{6, 1, 6, true},
 		{8, 1, 8, true},
 		{9, 2, 8, true},

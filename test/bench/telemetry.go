@@ -58,7 +58,7 @@ func (s *spanSink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	w.Header().Set("Content-Type", "application/x-protobuf") // an empty response is valid
+	w.Header().Set("Content-Type", "application/x-protobuf") // the empty response is a valid protobuf message
 }
 
 func (s *spanSink) count() int { return int(s.n.Load()) }
@@ -98,7 +98,7 @@ func eachField(message []byte, number uint64, f func([]byte) error) error {
 		message = message[n:]
 		size := uint64(0)
 		switch tag & 7 {
-		case 0: // a varint
+		case 0: // skip a varint
 			if _, n = binary.Uvarint(message); n <= 0 {
 				return broken
 			}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The requests for the memory measurement of queued requests. Knative's rule queues ten times
-// the concurrency limit.
+// Settings for the memory measurement of queued requests. By default, Knative queues ten
+// times as many requests as the concurrency limit.
 const (
 	waitingLimit       = 100
 	waitingStreams     = 10 * waitingLimit

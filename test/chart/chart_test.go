@@ -132,7 +132,7 @@ func TestChartMatchesOverlays(t *testing.T) {
 	} {
 		t.Run(overlay, func(t *testing.T) {
 			got, want := rendered(t, "queue-proxy", values), kustomized(t, overlay)
-			delete(want, "Namespace queue-proxy") // helm install --create-namespace creates the namespace
+			delete(want, "Namespace queue-proxy") // the chart does not contain the namespace, because helm install --create-namespace creates it
 			if overlay == "monitoring" {
 				maps.Copy(want, kustomized(t, "overlays/policy"))
 			}
@@ -306,7 +306,8 @@ const (
 	hookKey   = "MutatingWebhookConfiguration queue-proxy-injector"
 )
 
-// Helm 3 patches the differences between two manifests.
+// Helm 3 upgrades a release with a patch of the differences between two manifests. The
+// patch must not remove the certificate that the injector writes.
 func TestUpgradeByPatchKeepsCertificate(t *testing.T) {
 	before := rendered(t, "queue-proxy", nil)
 	after := rendered(t, "queue-proxy", map[string]any{"failurePolicy": "Fail", "replicas": 2})
@@ -339,7 +340,8 @@ func TestUpgradeByPatchKeepsCertificate(t *testing.T) {
 	}
 }
 
-// Helm 4 uses server-side apply, where each field has an owner.
+// Helm 4 upgrades a release with server-side apply, where each field has an owner. The
+// upgrade must not remove the certificate that the injector writes.
 func TestUpgradeByApplyKeepsCertificate(t *testing.T) {
 	ctx := context.Background()
 	cluster := fake.NewClientset()

@@ -40,7 +40,7 @@ type app struct {
 	replicas    int
 	annotations map[string]string
 	port        string   // name of the port; "http" if empty
-	args        []string // in addition to -ledger
+	args        []string // arguments in addition to -ledger
 	probe       string   // YAML of the readiness probe in braces; /ready if empty, no probe if "none"
 	more        string   // YAML for the container without braces
 	podMore     string   // YAML for the pod spec without braces

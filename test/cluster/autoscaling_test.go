@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// A scaled is a Deployment that is scaled by one of the methods in deploy/autoscaling, with its
+// A scaled is a Deployment that one of the methods in deploy/autoscaling scales, with its
 // results.
 type scaled struct {
 	way, folder string
@@ -85,7 +85,7 @@ func (v *scaled) deploy(t *testing.T) {
 	for _, f := range files {
 		switch filepath.Base(f) {
 		case "podmonitor.yaml", "adapter-values.yaml":
-			continue // Prometheus and the adapter read these files
+			continue // skip files that only Prometheus or the adapter reads
 		}
 		text, err := os.ReadFile(f)
 		if err != nil {
@@ -155,8 +155,9 @@ func (v *scaled) ready() {
 	})
 }
 
-// watch causes a failure and observes the number of pods for a while. While the clients send
-// requests, the number of pods must be at least minimum.
+// watch calls breaks, which causes a failure, and observes the number of pods for the
+// duration bound. While the clients send requests, the number of pods must be at least
+// minimum.
 func watch(t *testing.T, all []*scaled, what string, bound time.Duration, minimum int, breaks func()) {
 	t.Helper()
 	before := map[*scaled]int{}

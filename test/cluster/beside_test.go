@@ -17,7 +17,7 @@ import (
 
 var rounds = flag.Int("rounds", 20, "cold starts with each image")
 
-// The settings for both images.
+// Settings of the comparison, which are the same for both images.
 const (
 	loadConnections = 50
 	loadRequests    = 10000
@@ -30,8 +30,8 @@ type contender struct {
 	cold, ready   []time.Duration
 	started, used []memory
 	failed, sent  map[string]int
-	how           map[string]string // end of each stream
-	own           map[string]bool   // streams that the app ended
+	how           map[string]string // description of the end of each stream
+	own           map[string]bool   // the app ended the stream
 }
 
 func newContender(name, image string) *contender {
@@ -275,9 +275,9 @@ func (s *space) underTraffic(c *contender, what string, hosts [2]string, happens
 	})
 	v.addClient("grpc", false, func(v *ledger.Client) { speakGRPC(v); v.Host = hosts[1] })
 	v.streams()
-	time.Sleep(2 * time.Second) // traffic before the event
+	time.Sleep(2 * time.Second) // send traffic before the event
 	happens()
-	time.Sleep(3 * time.Second) // duration of the traffic to the new pods after the event
+	time.Sleep(3 * time.Second) // send traffic to the new pods after the event
 	for _, e := range v.leave() {
 		c.sent[what]++
 		if e.Verdict != ledger.FromApp {
@@ -377,7 +377,7 @@ func besideTable(both [2]*contender) string {
 // spread returns the median, the minimum and the maximum in milliseconds.
 func spread(all []time.Duration) string {
 	if len(all) == 0 {
-		return "" // this part did not run
+		return "" // omit the section of a part that did not run
 	}
 	sorted := slices.Sorted(slices.Values(all))
 	return fmt.Sprintf("%d (%d to %d)", sorted[len(sorted)/2].Milliseconds(), sorted[0].Milliseconds(), sorted[len(sorted)-1].Milliseconds())

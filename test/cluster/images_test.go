@@ -19,7 +19,7 @@ import (
 const (
 	sidecarImage  = "localhost/queue-proxy:dev"
 	injectorImage = "localhost/queue-proxy-injector:dev"
-	appImage      = "dev.local/sample-app:dev" // Knative does not resolve the tags of images in dev.local
+	appImage      = "dev.local/sample-app:dev" // the registry is dev.local, because Knative does not resolve the tags of images in dev.local
 	readmeImage   = "registry.example/queue-proxy:1"
 )
 

@@ -39,7 +39,8 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 	if err := os.WriteFile(file, []byte(app{name: "shop", replicas: 2}.manifest()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// Without a sidecar, rollouts lose requests, so the clients start after the injection.
+	// The clients start after the injection, because rollouts without a sidecar lose
+	// requests.
 	s.kubectl("apply", "-f", file)
 	s.ready("app=shop", 2)
 	shell := func(line string) string {
@@ -94,8 +95,8 @@ func TestREADMEStepsLoseNoRequests(t *testing.T) {
 		app{name: "shop", replicas: 2, more: `lifecycle: {preStop: {sleep: {seconds: 5}}}`}.manifest())
 	s.apply(original)
 	s.ready("app=shop", 2)
-	// These clients count their requests, because the sidecar does not log requests that bypass
-	// it.
+	// These clients count their requests. The log of the sidecar is not sufficient, because
+	// requests can bypass the sidecar.
 	address := s.service("shop")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -249,7 +250,7 @@ func TestWebhookInjectsIntoRestrictedNamespace(t *testing.T) {
 
 // dryRuns creates pods with dryRun=All in a namespace until stop is called.
 type dryRuns struct {
-	pod     []byte // JSON
+	pod     []byte // JSON of the pod
 	url     string
 	created int
 	images  map[string]int // number of pods by image of the sidecar; the key is empty for pods without a sidecar

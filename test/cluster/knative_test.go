@@ -101,13 +101,15 @@ func TestRevisionTimeoutsApply(t *testing.T) {
 			t.Errorf("%s: got %d %q, want %d", path, status, body, want)
 		}
 	}
-	// The complete response takes too long, so it must be visibly truncated.
+	// The complete response takes longer than the timeout of the Revision. The client must be
+	// able to detect that the response is truncated.
 	pod := s.ready("serving.knative.dev/service=web", 1)[0]
 	if status, body := ask("GET", "http://"+pod.text("status", "podIP")+":8012/sse?n=30&ms=500"); status != 0 {
 		t.Errorf("response of 15 s: got %d and %d bytes, want a detectable truncation after 8 s", status, len(body))
 	}
-	// A proxy between the client and the sidecar can change the response: the activator of
-	// v0.51.0 marks such a truncated response as complete.
+	// A proxy between the client and the sidecar can change the response. For example, the
+	// activator of v0.51.0 completes a truncated response as if it were whole. Therefore, the
+	// test logs the responses through both paths and does not compare them.
 	straight := s.deploy(kservice{name: "direct", annotations: always(direct...), spec: []string{"timeoutSeconds: 8"}})
 	s.mode("direct", "Serve")
 	for how, h := range map[string]string{"activator and ingress": host, "the ingress": straight} {
@@ -168,7 +170,7 @@ func TestKnativeGRPCImageResponds(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// A message of six bytes with the text "ping" in field 1.
+	// The body is a gRPC message of six bytes with the text "ping" in field 1.
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+ingress+"/ping.PingService/Ping", strings.NewReader("\x00\x00\x00\x00\x06\x0a\x04ping"))
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +269,8 @@ func TestRollOutsLoseNoRequest(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	c.allServed("Knative: new Revisions of two Services")
 
-	// A change from our image to Knative's image, or back, replaces the pods of all Revisions.
+	// The image of the queue-proxy changes to Knative's image and back. Each change replaces
+	// the pods of all Revisions.
 	c = start()
 	for _, image := range []string{knativeQueue, sidecarImage} {
 		if err := setQueueImage(image); err != nil {
@@ -284,7 +287,7 @@ func TestRollOutsLoseNoRequest(t *testing.T) {
 		})
 	}
 	time.Sleep(2 * time.Second)
-	// Knative's queue-proxy has no log of all requests that could be compared.
+	// Knative's queue-proxy has no log of all requests, so the logs are not compared.
 	entries := c.leave()
 	row := &result{scenario: "Knative: change of the image to Knative's and back"}
 	for _, e := range entries {
@@ -334,7 +337,7 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 		_, _ = run(nil, "kubectl", "-n", "knative-serving", "rollout", "restart", "deployment/activator")
 		_ = it.rollouts("activator")
 	})
-	// The activator reads the setting at startup.
+	// Restart the activator, because it reads the setting only at startup.
 	kubectl(t, "-n", "knative-serving", "rollout", "restart", "deployment/activator")
 	if err := it.rollouts("activator"); err != nil {
 		t.Fatal(err)
@@ -347,7 +350,8 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 			v.Host, v.Requests = host, []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Post("/sink", 1000)}
 		})
 	}
-	// With internal TLS, earlier releases keep the activator in the path of all Revisions.
+	// With internal TLS, earlier releases keep the activator in the path of all Revisions, so
+	// this is only checked for the newest release.
 	if *release == newestRelease {
 		s.mode("direct", "Serve")
 	}

@@ -20,7 +20,7 @@ type podLogs struct {
 	end   chan struct{}
 	done  chan struct{}
 
-	mu    sync.Mutex // protects the following field
+	mu    sync.Mutex // protects files
 	files map[string]*os.File
 }
 
@@ -86,7 +86,7 @@ func (l *podLogs) all() []containerLog {
 		if err != nil {
 			continue
 		}
-		parts := strings.Split(strings.TrimPrefix(name, "/var/log/pods/"), "/") // space_pod_uid, container, 0.log
+		parts := strings.Split(strings.TrimPrefix(name, "/var/log/pods/"), "/") // the path contains space_pod_uid, container and 0.log
 		logs = append(logs, containerLog{strings.Split(parts[0], "_")[1], parts[1], linesOf(string(text))})
 	}
 	return logs

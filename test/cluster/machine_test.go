@@ -173,7 +173,7 @@ func (m *machine) makeNetwork() error {
 	}
 	for name, needed := range map[string]bool{
 		"ipv4/ip_forward": true, "ipv4/conf/all/route_localnet": true,
-		"bridge/bridge-nf-call-iptables": false, // not needed without the kernel module
+		"bridge/bridge-nf-call-iptables": false, // this setting only exists with a kernel module that is optional
 	} {
 		if err := os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0); err != nil && needed {
 			return err

@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The environment variables that contain the role of this process. They are not set in the
-// process that `go test` starts.
+// Environment variables with the role and the settings of this process. They are not set
+// in the process that `go test` starts.
 const (
 	roleName  = "CLUSTER_ROLE" // first is the first process in the namespaces, and tests is its child
 	stateName = "CLUSTER_STATE"
@@ -78,7 +78,7 @@ func enclose() (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	lock, err := lockState(state) // held until this process exits
+	lock, err := lockState(state) // the lock is held until this process exits
 	if err != nil {
 		return 0, err
 	}
@@ -109,9 +109,9 @@ func runEnclosed(state, group string) (code int, err error) {
 	again.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
-		Setsid:     true, // only this process receives an interrupt
+		Setsid:     true, // a separate session, so that only this process receives an interrupt
 	}
-	runtime.LockOSThread() // Pdeathsig refers to the death of the thread that starts the process
+	runtime.LockOSThread() // the kernel sends Pdeathsig when the thread that started the process exits
 	if err := again.Start(); err != nil {
 		return 0, fmt.Errorf("create namespaces: %w", err)
 	}
@@ -126,7 +126,7 @@ func runEnclosed(state, group string) (code int, err error) {
 	case err = <-ended:
 	case s := <-stop:
 		fmt.Fprintf(os.Stderr, "cluster: %v: stopping\n", s)
-		_ = again.Process.Kill() // the kernel then kills all other processes in the namespace
+		_ = again.Process.Kill() // after the first process exits, the kernel kills all other processes in the namespace
 		<-ended
 		return 128 + int(s.(syscall.Signal)), nil
 	}
@@ -180,7 +180,7 @@ func mountOwn(state string) error {
 		flags                uintptr
 	}{
 		{"", "/", "", syscall.MS_REC | syscall.MS_PRIVATE},
-		{"", "/", "", syscall.MS_REC | syscall.MS_SHARED}, // shared between mounts in the namespace, for pods
+		{"", "/", "", syscall.MS_REC | syscall.MS_SHARED}, // share mounts within the namespace, which pods require
 		{"proc", "/proc", "proc", 0},
 		{"tmpfs", "/run", "tmpfs", 0},
 		{state + "/kubelet", "/var/lib/kubelet", "", syscall.MS_BIND},
@@ -202,7 +202,7 @@ func mountOwn(state string) error {
 			return err
 		}
 	}
-	// A kubelet changes these settings of the machine.
+	// A kubelet changes these settings of the machine. The new values are those that it sets.
 	for name, value := range map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
@@ -329,7 +329,7 @@ func removeOld(cache string) error {
 	for _, state := range old {
 		lock, err := lockState(state)
 		if err != nil {
-			continue // the run is still active
+			continue // the run that uses the directory is still active
 		}
 		err = errors.Join(removeGroups(groupOf(state)), removeState(state))
 		lock.Close()

@@ -33,7 +33,7 @@ func (s *space) watchPods() *podTimes {
 	var group sync.WaitGroup
 	group.Go(func() {
 		for ctx.Err() == nil {
-			_ = w.follow(ctx, s.name) // the API server closes each watch after some time
+			_ = w.follow(ctx, s.name) // ignore errors, because the API server closes each watch after some time
 		}
 	})
 	s.t.Cleanup(func() { cancel(); group.Wait() })
@@ -130,7 +130,7 @@ func memoryOf(pod object, container string) (memory, error) {
 		return memory{}, err
 	}
 	anonymous, usage, inactive := "anon", "memory.current", "inactive_file"
-	if _, old := stat["total_rss"]; old { // cgroup version 1
+	if _, old := stat["total_rss"]; old { // cgroup version 1 uses these names
 		anonymous, usage, inactive = "total_rss", "memory.usage_in_bytes", "total_inactive_file"
 	}
 	text, err := os.ReadFile(group + "/" + usage)

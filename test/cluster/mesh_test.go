@@ -39,7 +39,7 @@ type meshOrder struct {
 }
 
 var meshOrders = []meshOrder{
-	{"first", "linkerd-proxy-injector-webhook-config", "Never"}, // the original name of Linkerd
+	{"first", "linkerd-proxy-injector-webhook-config", "Never"}, // this name is the original name of Linkerd's configuration
 	{"again", "linkerd-proxy-injector-webhook-again", "IfNeeded"},
 	{"last", "zz-linkerd-proxy-injector", "Never"},
 }
@@ -106,7 +106,7 @@ func startLinkerd(t *testing.T) {
 	for name, text := range map[string][]byte{
 		"config/values":                      linkerdValues(t, dir+"/charts/linkerd-control-plane/values.yaml"),
 		"identity/trust-roots/ca-bundle.crt": authority.pem,
-		"tls/ca.crt":                         authority.pem, // for the configuration of the webhook
+		"tls/ca.crt":                         authority.pem, // authority for the configuration of the webhook
 		"tls/tls.crt":                        cert,
 		"tls/tls.key":                        key,
 	} {

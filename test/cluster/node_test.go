@@ -27,8 +27,8 @@ func (m *machine) restartNode() error {
 	if err := m.killContainers(); err != nil {
 		return err
 	}
-	// The output of the containers is needed by the tests, so containerd must be able to write
-	// it.
+	// Wait before the other processes are killed, so that containerd can write the output of
+	// the containers, which the tests need.
 	time.Sleep(500 * time.Millisecond)
 	kill(node[1:]...)
 	if err := m.start("containerd"); err != nil {

@@ -52,7 +52,7 @@ func TestDeletedOrEvictedPodCompletesRequests(t *testing.T) {
 					status, body := ask("GET", "http://"+pod.text("status", "podIP")+":8012/slow?ms=12000")
 					long <- fmt.Sprintf("%d %s", status, body)
 				}()
-				time.Sleep(time.Second) // the pod has accepted the request
+				time.Sleep(time.Second) // wait until the pod has accepted the request
 				if how == "delete" {
 					s.kubectl("delete", "pod", pod.name(), "--wait=false")
 				} else {
@@ -179,7 +179,7 @@ func TestKubeletProbesSucceedWithSidecar(t *testing.T) {
 					t.Errorf("the app has no %s, want the original probe", stays)
 				}
 			}
-			time.Sleep(8 * time.Second) // longer than the time after which the liveness probe restarts the container
+			time.Sleep(8 * time.Second) // wait longer than the time after which the liveness probe restarts the container
 			pod = s.ready("app=web", 1)[0]
 			for _, c := range pod.containers() {
 				if n := c.number("restartCount"); n != 0 {

@@ -64,7 +64,8 @@ func startKEDA(t *testing.T) {
 	if strings.Contains(manifest, "ghcr.io") {
 		t.Fatal("the KEDA manifests contain an image that is not replaced")
 	}
-	// The custom resource definitions are too long for the annotation of a client-side apply.
+	// Use server-side apply, because the custom resource definitions are too long for the
+	// annotation of a client-side apply.
 	eventually(t, "KEDA is applied", func() error {
 		_, err := run([]byte(manifest), "kubectl", "apply", "--server-side", "-f", "-")
 		return err
@@ -156,7 +157,7 @@ func discoverPods(t *testing.T) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				_ = write() // retried after a second
+				_ = write() // the write is retried after a second
 			}
 		}
 	})

@@ -28,7 +28,7 @@ const ledgerTemplate = `{"message":"request","target":"{{js .Request.URL.Request
 
 // servingConfig contains the keys of Knative's ConfigMaps that the tests set, by ConfigMap.
 var servingConfig = map[string]string{
-	// releases before 1.0 use the names with a dot
+	// releases before 1.0 use the names that contain a dot
 	"network": `{"ingress-class":"test.ingress.networking.knative.dev","certificate-class":"test.ingress.networking.knative.dev",` +
 		`"ingress.class":"test.ingress.networking.knative.dev","certificate.class":"test.ingress.networking.knative.dev"}`,
 	"domain":        `{"example.com":""}`,
@@ -69,7 +69,7 @@ func (m *machine) installServing() error {
 	if err := os.WriteFile(file, []byte(manifest), 0o644); err != nil {
 		return err
 	}
-	// Some objects precede the definitions of their kinds.
+	// Retry, because some objects precede the definitions of their kinds.
 	if err := m.until("Knative is applied", func() error {
 		_, err := run(nil, "kubectl", "apply", "--server-side", "--force-conflicts", "-f", file)
 		return err
@@ -202,11 +202,11 @@ func servingManifest() (string, error) {
 type kservice struct {
 	name        string
 	annotations []string // annotations of the template ("key: value")
-	spec        []string // lines of the template spec
+	spec        []string // additional lines of the template spec
 	port        string   // name of the port; empty for HTTP/1.1
-	image       string   // the sample app if empty
-	container   []string // lines of the container
-	others      string   // more containers in braces
+	image       string   // image of the container; empty for the sample app
+	container   []string // additional lines of the container
+	others      string   // additional containers in braces
 	traffic     string   // list of traffic targets in brackets
 }
 
@@ -238,7 +238,7 @@ spec:
 		text += "  traffic: " + k.traffic + "\n"
 	}
 	if strings.HasPrefix(*release, "knative-v0.") {
-		// Names with hyphens exist since 1.0.
+		// Releases before 1.0 do not support annotation names with hyphens.
 		text = strings.NewReplacer("/min-scale:", "/minScale:", "/max-scale:", "/maxScale:", "/target-burst-capacity:", "/targetBurstCapacity:").Replace(text)
 	}
 	return text
@@ -314,8 +314,8 @@ func (s *space) atZero(name string) {
 	})
 }
 
-// mode waits until the requests to a Revision go through the activator (Proxy) or directly to
-// the pods (Serve).
+// mode waits until requests to the active Revision go through the activator (want is
+// Proxy), or directly to the pods (want is Serve).
 func (s *space) mode(name, want string) {
 	s.t.Helper()
 	eventually(s.t, name+" is in mode "+want, func() error {

@@ -28,7 +28,7 @@ type stream struct {
 
 	mu      sync.Mutex // protects the following fields
 	deleted time.Time  // time at which the pod was deleted
-	goaway  string     // time of GOAWAY after the deletion; empty if there is none
+	goaway  string     // time from the deletion to GOAWAY; empty if there was no GOAWAY
 	own     bool       // the app ended the stream, and the client received this end
 	end     string     // description of the end; empty while the stream is open
 	done    chan struct{}
@@ -42,7 +42,7 @@ func openStream(ctx context.Context, kind, address string) *stream {
 		defer close(s.done)
 		err := follow(ctx, address)
 		select {
-		case s.opened <- err: // the stream was never open
+		case s.opened <- err: // the stream failed before it was open
 		default:
 		}
 		if err != nil {
@@ -105,7 +105,7 @@ func (s *stream) webSocket(ctx context.Context, address string) error {
 			return plain(err)
 		}
 		s.open()
-		time.Sleep(500 * time.Millisecond) // sleeps to limit the rate of messages
+		time.Sleep(500 * time.Millisecond) // limit the rate of messages
 	}
 }
 

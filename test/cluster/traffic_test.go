@@ -24,8 +24,8 @@ import (
 // stopped.
 type clients struct {
 	s      *space
-	target string // host:port
-	host   string // host of streams; the target if empty
+	target string // address of the server as host:port
+	host   string // Host header of streams; empty for the target
 	ctx    context.Context
 	end    context.CancelFunc
 	group  sync.WaitGroup
@@ -233,8 +233,9 @@ var results struct {
 	all []*result
 }
 
-// reconcile compares the records of the clients, the application and the sidecar, and adds the
-// row of the scenario. No request may be lost. It waits for up to 10 seconds for the logs.
+// reconcile compares the records of the clients, the application and the sidecar, and
+// adds a row for the scenario to the results. No request may be lost. It waits up to 10
+// seconds for the logs.
 func (c *clients) reconcile(scenario string, x ledger.Exceptions) *result {
 	c.s.t.Helper()
 	entries := c.leave()

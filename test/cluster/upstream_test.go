@@ -151,7 +151,8 @@ func prepareUpstream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The address is set by a flag. The tests only verify that the Service has no other ports.
+	// The address of the ingress is set by a flag. The tests only verify that the Service has
+	// no other ports.
 	files := []string{it.state + "/upstream.yaml", dir + "/test/config/cluster-resources.yaml", dir + "/test/config/test-resources.yaml"}
 	if err := os.WriteFile(files[0], []byte(`apiVersion: v1
 kind: Namespace
@@ -249,7 +250,7 @@ func runUpstream(t *testing.T, p string, tests []string) map[string]upstreamResu
 		t.Fatal(err)
 	}
 	results, err := readUpstream(p, out, log)
-	// Failed tests also cause an error, but the results contain them.
+	// A failed test causes an exit error in addition to its result.
 	if wait := c.Wait(); err != nil {
 		t.Fatalf("%s: %v", p, errors.Join(err, wait))
 	}
@@ -293,7 +294,7 @@ func compareUpstream(t *testing.T, results map[string]upstreamResult) {
 		_, known := upstreamDeviations[name]
 		switch {
 		case len(casesOf(name, results)) > 0:
-			// The result follows from the cases.
+			// The result of a test with subtests follows from the results of its subtests.
 		case r.status == "pass" && known:
 			t.Errorf("%s: got pass, want %v", name, upstreamDeviations[name])
 		case r.status != "pass" && !known:
@@ -321,7 +322,7 @@ func casesOf(name string, results map[string]upstreamResult) []string {
 // upstreamSummary returns the results in Markdown: the number of tests for each package and result, the tests and
 // subtests that do not pass, and for each subject the number of tests that are not run.
 func upstreamSummary(version string, results map[string]upstreamResult) string {
-	count := map[string]map[string]int{} // by package and status
+	count := map[string]map[string]int{} // number of tests by package and status
 	for _, p := range upstreamPackages {
 		count[p] = map[string]int{}
 	}

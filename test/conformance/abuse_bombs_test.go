@@ -17,9 +17,9 @@ import (
 type bomb struct {
 	name   string
 	begin  string
-	again  string // sent repeatedly
+	again  string // text that is sent repeatedly
 	status []int  // allowed status codes of the response; if empty, the connection may end without a response
-	small  bool   // also sent to the internal ports
+	small  bool   // the bomb is also sent to the internal ports
 }
 
 var bombs = []bomb{
@@ -46,8 +46,9 @@ var bombs = []bomb{
 func TestUnboundedRequestsAreRejected(t *testing.T) {
 	const (
 		atOnce = 2
-		// The maximum size of a header section, the input that the sidecar discards so that the
-		// client can read the response, and the socket buffers of both kernels.
+		// maxBytes includes the maximum size of a header section, the input that the sidecar
+		// discards so that the client can read the response, and the socket buffers on both
+		// sides.
 		maxBytes = 24 << 20
 		maxTime  = 5 * time.Second // including one second for reading the response
 	)
@@ -61,7 +62,7 @@ func TestUnboundedRequestsAreRejected(t *testing.T) {
 		ports.Go(func() {
 			var all sync.WaitGroup
 			for _, b := range bombs {
-				if i > 1 && !b.small { // the metrics port behaves like the other internal ports
+				if i > 1 && !b.small { // skip the metrics port, which behaves like the other internal ports
 					continue
 				}
 				for n := range atOnce {

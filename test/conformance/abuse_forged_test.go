@@ -13,7 +13,7 @@ import (
 // arbitrary client.
 type forgery struct {
 	fields []string
-	status int  // expected status while the app and the queue are full; 0 means that the request runs in addition to the limit and is not answered by the sidecar
+	status int  // expected status while the app and the queue are full; 0 means that the app responds, because the request does not need a slot
 	probe  bool // the sidecar answers the request and does not log it
 	stops  []string
 	passes []string
@@ -99,7 +99,7 @@ type recordingApp struct {
 	release chan struct{}
 
 	mu       sync.Mutex
-	requests []http.Header // header fields, with Host and with the path as Path
+	requests []http.Header // header fields of each request, with the keys Host and Path added
 }
 
 func (a *recordingApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
@@ -134,7 +134,7 @@ func (f forgery) checkWithoutFreeSlot(t *testing.T, p *proxy, app *recordingApp,
 		defer w.Close()
 		return w.ask(path, f.fields...).status()
 	}
-	if f.status == 0 { // up to two of these requests run in addition to the limit; the previous request ends shortly after its response
+	if f.status == 0 { // Up to two such requests may run without a slot, and the previous request ends shortly after its response.
 		p.poll(fmt.Sprintf("%q is answered while the app is full", f.fields), func() error {
 			if got := ask(); got != 200 {
 				return fmt.Errorf("got %d, want 200", got)
@@ -178,7 +178,7 @@ func (f forgery) checkWithFreeSlot(t *testing.T, p *proxy, app *recordingApp, pa
 		}
 	}
 	for _, name := range f.passes {
-		want := "other.test" // K-Original-Host sets the Host that the app receives
+		want := "other.test" // the app receives the Host in K-Original-Host
 		for _, field := range f.fields {
 			if value, ok := strings.CutPrefix(field, name+": "); ok {
 				want = value

@@ -23,10 +23,10 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Attacks by HTTP/2 clients: docs/bounds.md, "HTTP/2". During each attack, the tests check that
-// other clients receive responses, that the number of requests in the user container is at most
-// CONTAINER_CONCURRENCY, and that the memory is limited. After the attack, all counts return to
-// their initial values.
+// This file contains attacks by HTTP/2 clients: docs/bounds.md, "HTTP/2". During each
+// attack, the tests check that other clients receive responses, that the number of
+// requests in the user container is at most CONTAINER_CONCURRENCY, and that the memory is
+// limited. After the attack, all counts must return to their initial values.
 
 // An attacker is the HTTP/2 connection of a malicious client. It does not validate the frames
 // that it sends, and ignores the frames that it receives.
@@ -63,7 +63,7 @@ func (p *proxy) attacker(protocol string, notReading bool, settings ...http2.Set
 		a.drained = make(chan struct{})
 		go func() {
 			defer close(a.drained)
-			io.Copy(io.Discard, c) // returns when the connection ends
+			io.Copy(io.Discard, c) // Copy returns when the connection ends
 		}()
 	}
 	io.WriteString(a.out, http2.ClientPreface)
@@ -145,7 +145,7 @@ func (a *countingApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for range 99 {
 			w.WriteHeader(http.StatusEarlyHints)
 		}
-		panic(http.ErrAbortHandler) // do not reuse the connection
+		panic(http.ErrAbortHandler) // close the connection, so that it is not reused
 	case strings.HasPrefix(r.URL.Path, "/stream/"):
 		n, _ := strconv.Atoi(r.URL.Path[len("/stream/"):])
 		io.CopyN(w, zero{}, int64(n))
@@ -320,7 +320,7 @@ func (v *victim) runAttack(name string, memory int64, contends bool, attack func
 	for _, h := range v.honest {
 		h.take()
 	}
-	const some = 30 // goroutines and files for connections of honest clients and for connections to the user container
+	const some = 30 // goroutines and files that connections of honest clients and to the user container may use
 	held := v.footprint()
 	v.app.came.Store(0)
 	v.resetPeakMemory()
@@ -344,7 +344,7 @@ func (v *victim) runAttack(name string, memory int64, contends bool, attack func
 		return nil
 	})
 	after := v.honest
-	poll(t, name+": honest clients receive responses", func() error { // also after responses with status 503
+	poll(t, name+": honest clients receive responses", func() error { // honest clients must receive status 200 again, also after they received status 503
 		for _, h := range after {
 			h.mu.Lock()
 			n := h.answered
@@ -542,7 +542,7 @@ var h2Floods = []h2Flood{
 		} else {
 			a.stream += 2
 		}
-		block := append([]byte{0x20, 0x3f, 0xe1, 0x1f}, a.block.Bytes()...) // the size 0, then the size 4096
+		block := append([]byte{0x20, 0x3f, 0xe1, 0x1f}, a.block.Bytes()...) // resize the dynamic table to 0 and then to 4096 bytes
 		return errors.Join(a.raw(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, a.stream, block),
 			a.framer.WriteRSTStream(a.stream, http2.ErrCodeCancel))
 	}},
@@ -565,7 +565,7 @@ var h2Floods = []h2Flood{
 			asks("G ET", "/never"),
 			asks("GET", "never"),
 			asks("GET", "/never", "te: gzip"),
-			asks("GET", "/never", "content-length: 5"), // without a body
+			asks("GET", "/never", "content-length: 5"), // the request has no body
 			asks("GET", "/never", "content-length: 0", "content-length: 6"),
 			asks("CONNECT", "/never"),
 		}
@@ -601,7 +601,7 @@ var h2Floods = []h2Flood{
 const maxFloodMemory = 48 << 20
 
 func TestHTTP2FloodsStayWithinLimits(t *testing.T) {
-	for protocol, share := range map[string]int{"h2c": 1, "TLS h2": 4} { // TLS costs more CPU and does not change the frames
+	for protocol, share := range map[string]int{"h2c": 1, "TLS h2": 4} { // share divides the number of repetitions, because TLS costs more CPU and does not change the frames
 		t.Run(protocol, func(t *testing.T) {
 			v := newVictim(t, 4, "both", "BODY_TIMEOUT=50ms")
 			for _, f := range h2Floods {
@@ -677,14 +677,14 @@ func (v *victim) awaitStableMemory(most int64) {
 			return
 		}
 		last = now
-		time.Sleep(300 * time.Millisecond) // enough time for memory to grow
+		time.Sleep(300 * time.Millisecond) // allow time for the memory to grow
 	}
 }
 
 func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 	for protocol, app := range map[string]string{"h2c": "h1", "TLS h2": "both"} {
 		t.Run(protocol+" in front of "+app, func(t *testing.T) {
-			v := newVictim(t, 0, app, "GOMEMLIMIT=51MiB") // the sidecar sets this limit itself if the memory limit is 64 MiB
+			v := newVictim(t, 0, app, "GOMEMLIMIT=51MiB") // with a memory limit of 64 MiB, the sidecar sets this limit by default
 			calm := v.memory("VmRSS")
 			for _, b := range h2Bombs {
 				v.runAttack(b.name, maxBombMemory, false, func() {
@@ -694,7 +694,7 @@ func TestHTTP2BombsStayWithinMemoryLimit(t *testing.T) {
 					}
 					b.do(a)
 					a.out.Flush()
-					v.app.await(t, 20) // the memory budget rejects some of the others
+					v.app.await(t, 20) // the memory budget rejects some of the other requests
 					v.awaitStableMemory(calm + maxBombMemory)
 					if grown := v.memory("VmHWM") - calm; grown > maxBombMemory {
 						t.Errorf("%s: memory grew by %d KB after the first attack, want at most %d", b.name, grown>>10, maxBombMemory>>10)

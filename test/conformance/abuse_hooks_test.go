@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Floods of preStop hooks on the admin port: docs/bounds.md, "Internal ports".
+// This file contains floods of preStop hooks on the admin port: docs/bounds.md, "Internal
+// ports".
 
 // dialFrom opens a connection from a loopback address.
 func dialFrom(t *testing.T, client, addr string) *client {
@@ -39,8 +40,8 @@ func floodHooks(t *testing.T, p *proxy, client string, n int) connectionGroup {
 	return h
 }
 
-// The kubelet treats a hook without a response as failed and terminates the user container
-// immediately.
+// If the kubelet receives no response to a hook, the hook fails, and the kubelet
+// terminates the user container immediately.
 func TestPreStopHookFloodDoesNotEndOtherHooks(t *testing.T) {
 	p := newProxy(t)
 	app := p.holder()
@@ -48,13 +49,13 @@ func TestPreStopHookFloodDoesNotEndOtherHooks(t *testing.T) {
 	running := p.sendGet("/long")
 	app.wait(t, "/long")
 	var hooks []*client
-	for i := range 12 { // one address per attacker
+	for i := range 12 { // each attacker uses a different address
 		floodHooks(t, p, fmt.Sprintf("127.0.0.%d", 2+i), 100)
 		if i == 0 {
 			p.signal(syscall.SIGTERM)
 			p.draining()
 		}
-		hook := dialFrom(t, fmt.Sprintf("127.0.1.%d", 1+i/6), local(p.port.admin)) // a kubelet sends several hooks
+		hook := dialFrom(t, fmt.Sprintf("127.0.1.%d", 1+i/6), local(p.port.admin)) // one address sends several hooks, as a kubelet does
 		hook.send(request("GET", "/wait-for-drain", "Connection: close"))
 		hooks = append(hooks, hook)
 	}
@@ -74,7 +75,8 @@ func TestPreStopHookFloodDoesNotEndOtherHooks(t *testing.T) {
 	}
 }
 
-// All hook requests for a pod come from the address of its node.
+// The limit applies to each client address. All hook requests for a pod come from the
+// address of its node.
 func TestPreStopHooksPerClientAreLimited(t *testing.T) {
 	p := newProxy(t)
 	app := p.holder()
@@ -120,7 +122,8 @@ func TestAdminPortClosesConnectionAfterOneRequest(t *testing.T) {
 	}
 }
 
-// Otherwise the client could keep the connection open for an unlimited time.
+// A hook request with an incomplete body must not keep the connection open for an
+// unlimited time.
 func TestPreStopHookWithIncompleteBodyIsClosed(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -138,8 +141,8 @@ func TestPreStopHookWithIncompleteBodyIsClosed(t *testing.T) {
 	}
 }
 
-// An app whose health endpoint redirects to the admin port would otherwise start the drain with
-// each probe.
+// The sidecar must not follow redirects of probes. Otherwise, an app whose health
+// endpoint redirects to the admin port would start the drain with each probe.
 func TestProbeRedirectDoesNotStartDrain(t *testing.T) {
 	p := newProxy(t)
 	var asked atomic.Int32

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// Malformed HTTP/1.1 requests: docs/bounds.md, "Requests".
+// This file contains malformed HTTP/1.1 requests: docs/bounds.md, "Requests".
 
 const (
 	// smallPod is the memory limit of a small container in bytes.
@@ -108,7 +108,7 @@ func (p *proxy) logIs(most int, bad func(rune) bool) (all []map[string]any) {
 	p.t.Helper()
 	text := p.out.String()
 	if i := strings.LastIndexByte(text, '\n'); i < len(text)-1 {
-		text = text[:i+1] // the last line is incomplete
+		text = text[:i+1] // ignore the last line, which is incomplete
 	}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -220,7 +220,7 @@ func try(c net.Conn, text string, while time.Duration) (v verdict) {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		io.WriteString(c, text) // the server may close the connection before it has read all of the text
+		io.WriteString(c, text) // ignore the error, because the server may close the connection before it has read all of the text
 	}()
 	defer func() { c.Close(); <-sent }()
 	r := bufio.NewReader(c)
@@ -298,7 +298,7 @@ func (n *verdicts) count(t *testing.T, port string, oursAlone bool, text string,
 		switch s := m.status(); {
 		case m.get("X-From") == "app":
 			n.byApp.Add(1)
-		case 400 <= s && s < 500, s == 501, s == 505, port == "metrics" && s == 307: // an unsupported coding, version or path
+		case 400 <= s && s < 500, s == 501, s == 505, port == "metrics" && s == 307: // the text contains an unsupported coding, version or path
 			n.refused.Add(1)
 		case oursAlone && s == 200, word(m.get("Proxy-Status")) == "no reason" && s == 200: // the request is still a valid probe
 			n.ours.Add(1)

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Many connections without a complete request: docs/bounds.md, "Connections" and "Internal
-// ports".
+// This file opens many connections without a complete request: docs/bounds.md,
+// "Connections" and "Internal ports".
 
 // A connectionGroup is a list of open connections.
 type connectionGroup []*net.TCPConn
@@ -28,7 +28,7 @@ func newConnectionGroup(t *testing.T, addr string, n int, begin func(net.Conn) e
 	t.Helper()
 	h := make(connectionGroup, n)
 	t.Cleanup(h.close)
-	const at = 8 // number of goroutines that connect
+	const at = 8 // number of goroutines that open connections
 	var all sync.WaitGroup
 	for k := range at {
 		all.Go(func() {
@@ -123,8 +123,8 @@ var connectionGroups = []struct {
 	n      int
 	each   int64 // maximum memory of a connection in bytes
 	begin  func(net.Conn) error
-	stays  bool // the connections are idle, and no timeout applies
-	deaths int  // maximum lifetime as a multiple of HEADER_TIMEOUT; 0 if stays
+	stays  bool // the server keeps the connections open, because they are idle and no timeout applies
+	deaths int  // maximum lifetime as a multiple of HEADER_TIMEOUT; 0 if stays is true
 }{
 	{"without input", false, 8000, 8 << 10, sends(""), false, 2},
 	{"with an incomplete header section", false, 8000, 10 << 10, sends("GET / HTTP/1.1\r\nHost: a.te"), false, 2},
@@ -151,7 +151,7 @@ func TestManyIdleConnectionsStayWithinLimits(t *testing.T) {
 			}
 			h := newConnectionGroup(t, addr, row.n, row.begin)
 			if row.stays {
-				time.Sleep(100 * time.Millisecond) // enough time to close a connection
+				time.Sleep(100 * time.Millisecond) // allow time for the server to close connections
 				if n := h.open(); n != row.n {
 					t.Errorf("%s: %d idle connections are open, want all", name, n)
 				}
@@ -164,7 +164,7 @@ func TestManyIdleConnectionsStayWithinLimits(t *testing.T) {
 					t.Errorf("%s: %d connections are still open, want 0", name, n)
 					break
 				}
-				time.Sleep(100 * time.Millisecond) // each call to open needs one system call per connection
+				time.Sleep(100 * time.Millisecond) // limit the system calls, because open needs one for each connection
 			}
 			h.close()
 		})
@@ -232,7 +232,7 @@ func TestPreStopHookIsNotEvictedByConnections(t *testing.T) {
 	p.draining()
 	p.signal(syscall.SIGTERM)
 	newConnectionGroup(t, local(p.port.admin), 400, sends(""))
-	hook.SetReadDeadline(time.Now().Add(11 * time.Second)) // longer than the timeout for other connections
+	hook.SetReadDeadline(time.Now().Add(11 * time.Second)) // wait longer than the timeout of other connections
 	var timeout net.Error
 	if b, err := hook.r.Peek(1); !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Fatalf("got %q, %v, want no response yet", b, err)
@@ -278,7 +278,7 @@ func TestSlotIsReleasedIfClientDoesNotRead(t *testing.T) {
 	inParallel(t)
 	for name, ask := range stallers {
 		for _, setting := range []string{"SEND_TIMEOUT=400ms", "REVISION_TIMEOUT_SECONDS=400ms"} {
-			const limit = 400*time.Millisecond + 5*time.Second // the timeout, and the time to close the connection; with HTTP/2, this includes other connections
+			const limit = 400*time.Millisecond + 5*time.Second // the timeout, and the time to close the connection; for HTTP/2, this also includes other connections
 			t.Run(name+"/"+setting, func(t *testing.T) {
 				p := newProxy(t)
 				writeCertificate(t, p.dir)
@@ -295,7 +295,7 @@ func TestSlotIsReleasedIfClientDoesNotRead(t *testing.T) {
 				})
 				p.poll("a slot is free", func() error {
 					if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
-						return fmt.Errorf("got %q", m.Start) // the timeout also applies to queued requests
+						return fmt.Errorf("got %q", m.Start) // the queued request must also end because of the timeout
 					}
 					return nil
 				})
@@ -325,7 +325,7 @@ func TestSendTimeoutDoesNotEndSlowReader(t *testing.T) {
 	p.sample()
 	p.start("METRICS_NAMES=default", "SEND_TIMEOUT=2s")
 	p.auditAtEnd()
-	const size = 12 << 20 // more than the socket buffers hold
+	const size = 12 << 20 // the body is larger than the socket buffers
 	w := dial(t, p.addr())
 	w.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
 	w.send(request("GET", fmt.Sprintf("/bytes/%d", size)))
@@ -335,7 +335,7 @@ func TestSendTimeoutDoesNotEndSlowReader(t *testing.T) {
 		if got += n; err != nil {
 			t.Fatalf("read after %d bytes: %v", got, err)
 		}
-		time.Sleep(time.Duration(n) * 6 * time.Second / size) // sleeps because the client must be slower than the timeout
+		time.Sleep(time.Duration(n) * 6 * time.Second / size) // read slower than the timeout would allow for the whole body
 	}
 }
 
@@ -366,7 +366,7 @@ func TestTLSRenegotiationClosesConnection(t *testing.T) {
 		}
 		return nil
 	})
-	io.WriteString(in, "R\n") // the command of openssl s_client for renegotiation
+	io.WriteString(in, "R\n") // the command R of openssl s_client starts a renegotiation
 	poll(t, "the renegotiation is rejected", func() error {
 		if !out.HasLine("no renegotiation") && !out.HasLine("alert") {
 			return errNotYet
@@ -385,7 +385,7 @@ func TestInvalidTLSRecordClosesConnection(t *testing.T) {
 	p.sample()
 	p.start("METRICS_NAMES=default")
 	p.auditAtEnd()
-	hello := func() []byte { // the first record of a client
+	hello := func() []byte { // hello returns the first record of a TLS client
 		var b bytes.Buffer
 		c := tls.Client(&recorder{out: &b}, &tls.Config{InsecureSkipVerify: true})
 		c.Handshake()

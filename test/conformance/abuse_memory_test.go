@@ -22,8 +22,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Clients that use a large amount of memory, because they send slowly or do not read:
-// docs/bounds.md, "Memory budget".
+// The clients in this file use a large amount of memory, because they send slowly or do
+// not read: docs/bounds.md, "Memory budget".
 
 const (
 	// attackers is the number of connections of an attack.
@@ -36,7 +36,7 @@ const (
 // A memoryAttack is the input of a single connection.
 type memoryAttack struct {
 	name       string
-	http       int  // version, 1 or 2
+	http       int  // HTTP version: 1 or 2
 	notReading bool // the client does not read
 	make       func(a *attacker)
 }

@@ -139,7 +139,7 @@ func (p *process) cpu(t *testing.T) time.Duration {
 	f := strings.Fields(rest)
 	user, _ := strconv.Atoi(f[11])
 	system, _ := strconv.Atoi(f[12])
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
+	return time.Duration(user+system) * 10 * time.Millisecond // the values are in ticks of 1/100 s (USER_HZ)
 }
 
 // streams is the maximum number of concurrent requests on a connection.
@@ -148,11 +148,11 @@ const streams = 250
 // probeAnswers counts responses to probes.
 type probeAnswers struct {
 	refused, dropped atomic.Int64
-	others           sync.Map // other status codes than 503
+	others           sync.Map // number of responses by status, except 503
 }
 
-// flood sends probes over the given number of connections, rounds times. The channel is closed
-// after all responses.
+// flood sends rounds requests on each of the given number of connections. It returns a
+// channel that is closed after all responses.
 func (n *probeAnswers) flood(t *testing.T, addr string, connections, rounds int) <-chan struct{} {
 	var all sync.WaitGroup
 	for range connections {
@@ -162,13 +162,13 @@ func (n *probeAnswers) flood(t *testing.T, addr string, connections, rounds int)
 					switch status {
 					case 503:
 						n.refused.Add(1)
-					case -int(http2.ErrCodeInternal): // a busy machine cannot always write the response within 5 s
+					case -int(http2.ErrCodeInternal): // on a busy machine, a response may take longer than 5 s, and the sidecar then resets the stream
 						n.dropped.Add(1)
 					default:
 						n.others.Store(status, true)
 					}
 				}, "K-Network-Probe: queue", "User-Agent: kube-probe/1.31")
-				if err != nil { // a connection must send a request within two seconds, which can fail on a busy machine
+				if err != nil { // on a busy machine, the request may not arrive within two seconds, and the sidecar then closes the connection
 					n.dropped.Add(streams)
 					t.Log(err)
 				}
@@ -203,12 +203,13 @@ func (p *proxy) sendRequestsUntil(t *testing.T, done <-chan struct{}) (traffic, 
 	return traffic, goroutines, slowest
 }
 
-// 10,000 concurrent probes, sent twice, while the app hangs: the sidecar sends one probe at a
-// time to the app, serves traffic, and uses a bounded amount of memory for each probe.
+// The test sends 10,000 concurrent probes twice while the app hangs. The sidecar must
+// send one probe at a time to the app, serve traffic, and use a bounded amount of memory
+// for each probe.
 func TestConcurrentProbesShareOneAppProbe(t *testing.T) {
 	const (
 		probes, rounds = 10_000, 2
-		// for a waiting HTTP/2 stream
+		// memory in bytes and number of goroutines for a waiting HTTP/2 stream
 		bytesEach, goroutinesEach = 24 << 10, 1.05
 	)
 	p := newProxy(t)

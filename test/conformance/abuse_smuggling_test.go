@@ -140,7 +140,7 @@ func served(t *testing.T, p *proxy, text string, command func(file string) *exec
 				t.Fatalf("record of %s: invalid line %q: %v", cmd.Args[0], line, err)
 			}
 			switch {
-			case one.Bad == "ECONNRESET", one.Bad == "HPE_INVALID_EOF_STATE": // the sidecar closed the connection early
+			case one.Bad == "ECONNRESET", one.Bad == "HPE_INVALID_EOF_STATE": // the sidecar closed the connection early, so this is not an invalid request
 			case one.Bad != "":
 				bad = append(bad, one.Bad)
 			default:
@@ -197,7 +197,7 @@ func twoFramings() (all []smuggle) {
 	} {
 		both(fmt.Sprintf("%q", coding), coding)
 	}
-	for _, b := range []string{"\x00", "\x01", "\x08", "\t", "\n", "\x0b", "\f", "\r", "\x1f", " ", "\x7f", "\x80", "\xa0", "\xff"} { // bytes at invalid positions
+	for _, b := range []string{"\x00", "\x01", "\x08", "\t", "\n", "\x0b", "\f", "\r", "\x1f", " ", "\x7f", "\x80", "\xa0", "\xff"} { // insert a byte at invalid positions
 		for _, coding := range []string{b + "Transfer-Encoding: chunked\r\n", "Transfer-Encoding" + b + ": chunked\r\n", "Transfer-Encoding:" + b + "chunked\r\n", "Transfer-Encoding: chunked" + b + "\r\n", "X: y\r\n" + b + "Transfer-Encoding: chunked\r\n"} {
 			both(fmt.Sprintf("%q", coding), coding)
 		}
@@ -299,7 +299,7 @@ func TestSmuggledRequestsDoNotReachServer(t *testing.T) {
 						}
 						v := try(c, text, 100*time.Millisecond)
 						if v.left {
-							total[i]++ // a request that is aborted by the client has no response
+							total[i]++ // a request that the client aborts has no response
 						}
 						for _, m := range v.answers {
 							total[i]++
@@ -361,7 +361,7 @@ func checkRecord(t *testing.T, forms []smuggle, answers []map[string]int, total 
 	})
 	for _, b := range bad {
 		if b == "PRI * HTTP/2.0" || b == "HPE_PAUSED_H2_UPGRADE" {
-			continue // HTTP/2 detection by the sidecar
+			continue // ignore a request of protocol detection
 		}
 		t.Errorf("the server received an invalid request: %q", b)
 	}
@@ -372,7 +372,7 @@ func checkRecord(t *testing.T, forms []smuggle, answers []map[string]int, total 
 	for _, r := range requests {
 		m := caseOf.FindStringSubmatch(r)
 		if r == "PRI *" {
-			continue // HTTP/2 detection
+			continue // ignore a request of protocol detection
 		}
 		if m == nil {
 			t.Errorf("the server received %q, which no client sent", r)
@@ -505,7 +505,7 @@ func (f formH2) send(t *testing.T, p *proxy, i int) (answers map[string]int, tot
 	}
 	h := dialH2(t, p.addr())
 	defer h.Close()
-	_ = h.raw(1, f.body == "" && after == nil, fields) // the sidecar may have closed the connection already
+	_ = h.raw(1, f.body == "" && after == nil, fields) // ignore errors, because the sidecar may have closed the connection already
 	if f.body != "" {
 		h.data(1, after == nil, withNumber(f.body, i))
 	}

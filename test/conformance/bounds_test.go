@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Limits on input: docs/configuration.md, "Limits".
+// This file tests the limits on input: docs/configuration.md, "Limits".
 
 // wantClosedAfter fails the test unless the sidecar closes the connection after the given time. It
 // returns the received data.
@@ -62,7 +62,7 @@ func TestHeaderTimeoutClosesConnection(t *testing.T) {
 			began := time.Now()
 			var w *client
 			switch {
-			case row.tls && row.first: // test the handshake itself
+			case row.tls && row.first: // test the handshake and not a request
 				w = dial(t, p.tlsAddr())
 			case row.tls:
 				w = dialTLS(t, p.tlsAddr(), "http/1.1")
@@ -125,7 +125,7 @@ func TestHeaderOverMaximumSizeReturns431(t *testing.T) {
 		}
 		w.closed()
 		w = c()
-		go func() { // send an unbounded header section
+		go func() { // send a header section without an end
 			io.WriteString(w, "GET / HTTP/1.1\r\n")
 			for {
 				if _, err := io.WriteString(w, "X: "+strings.Repeat("x", 1000)+"\r\n"); err != nil {

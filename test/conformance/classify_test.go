@@ -27,7 +27,7 @@ type row struct {
 	kind, value    string
 }
 
-var kinds = []string{ // longer kinds precede their prefixes
+var kinds = []string{ // a kind precedes its prefixes, so that the longest kind matches
 	"queue probe", "network probe without hash", "network probe, hash too long", "network probe",
 	"unknown probe", "kubelet probe", "traffic", "refused",
 }
@@ -245,8 +245,8 @@ func (a *ledgerApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// The test sends each row of the table with each protocol to a ready sidecar and to a draining
-// sidecar. A held request keeps the drain from completing.
+// The test sends each row of the table with each protocol to a ready sidecar and to a
+// draining sidecar. A request in progress keeps the drain from completing.
 func TestRequestClassification(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)

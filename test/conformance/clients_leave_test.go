@@ -12,7 +12,7 @@ import (
 // requests.
 type worker struct {
 	time      time.Duration
-	looks     bool // stop when the client closes the connection
+	looks     bool // the handler returns when the client closes the connection
 	now, most atomic.Int64
 	came      atomic.Int64
 }
@@ -43,7 +43,7 @@ func (p *proxy) sendAndDisconnect(h1 bool) {
 	p.t.Helper()
 	if h1 {
 		c := p.sendGet("/work")
-		time.Sleep(20 * time.Millisecond) // sleeps because the clients must close their connections at different stages
+		time.Sleep(20 * time.Millisecond) // wait, because the clients must close their connections at different stages
 		c.Close()
 		return
 	}

@@ -109,7 +109,7 @@ func TestConnectionsOfSmallPodStayOpen(t *testing.T) {
 	}
 }
 
-// A gatedConn reads limit bytes, and the rest after gate is closed.
+// A gatedConn returns limit bytes, and returns the rest after gate is closed.
 type gatedConn struct {
 	net.Conn
 	limit int

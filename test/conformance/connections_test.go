@@ -15,9 +15,9 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// MAX_CONNECTIONS is a common limit for both ports for requests. When the limit is reached, the
-// sidecar closes the connection that has been idle for the longest time (docs/bounds.md,
-// "Connections").
+// MAX_CONNECTIONS is the sum of the connections to both ports for requests. When the
+// limit is reached, the sidecar closes the connection that has been idle for the longest
+// time (docs/bounds.md, "Connections").
 
 // fullProxy starts a sidecar with a certificate, and an app that holds requests. most is the
 // connection limit of the sidecar.
@@ -93,7 +93,7 @@ func TestIdleConnectionIsClosedAtLimit(t *testing.T) {
 	}
 	all = append(all, ask(dial(t, p.addr())))
 	p.poll("exactly one of the older connections is closed", func() error {
-		// The sidecar determines the order in which the connections became idle.
+		// The test cannot predict which of the connections became idle first.
 		if got := opens(all); strings.Count(got, "x") != 1 || got[3] != 'o' {
 			return fmt.Errorf("got %s", got)
 		}

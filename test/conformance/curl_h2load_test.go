@@ -80,7 +80,7 @@ func TestLargeTransfersUseBoundedMemory(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(file, gigabyte); err != nil { // a sparse file of zeros
+	if err := os.Truncate(file, gigabyte); err != nil { // create a sparse file of zeros
 		t.Fatal(err)
 	}
 	for protocol, flag := range map[string]string{"h1": "--http1.1", "h2c": "--http2-prior-knowledge"} {
@@ -112,7 +112,7 @@ func TestLargeTransfersUseBoundedMemory(t *testing.T) {
 	}
 }
 
-// zeros returns the hash of 1 GiB of zeros.
+// zeros returns the SHA-256 hash of 1 GiB of zeros.
 func zeros(t *testing.T) string {
 	t.Helper()
 	h := sha256.New()

@@ -12,10 +12,11 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Vulnerabilities of other proxies and of the Go standard library: docs/cves.md.
+// This file tests vulnerabilities of other proxies and of the Go standard library:
+// docs/cves.md.
 
-// CVE-2026-2833. If the status of the response to an Upgrade request is not 101, the following
-// bytes are parsed as a request.
+// CVE-2026-2833. If the status of the response to an Upgrade request is not 101, the
+// sidecar must parse the following bytes as a request.
 func TestBytesAfterRejectedUpgradeAreARequest(t *testing.T) {
 	p := newProxy(t)
 	app := p.bare(answers(ok))
@@ -36,7 +37,7 @@ func TestBytesAfterRejectedUpgradeAreARequest(t *testing.T) {
 	}
 }
 
-// CVE-2026-2835 and CVE-2023-29406. The application does not receive any part of these
+// CVE-2026-2835 and CVE-2023-29406. The application must not receive any part of these
 // requests.
 func TestAmbiguousRequestsOfAdvisoriesReturn400(t *testing.T) {
 	p := newProxy(t)
@@ -61,7 +62,7 @@ func TestAmbiguousRequestsOfAdvisoriesReturn400(t *testing.T) {
 	}
 }
 
-// CVE-2025-22871. The rest of an invalid body is not parsed as a request.
+// CVE-2025-22871. The sidecar must not parse the rest of an invalid body as a request.
 func TestBareLFInChunkSizeReturns400(t *testing.T) {
 	p := newProxy(t)
 	app := p.bare(answers(ok))
@@ -82,8 +83,8 @@ func TestBareLFInChunkSizeReturns400(t *testing.T) {
 	}
 }
 
-// CVE-2026-56866 and CVE-2026-94439. After CONNECT, the sidecar does not parse the next bytes
-// as a request, and the app does not receive the CONNECT request.
+// CVE-2026-56866 and CVE-2026-94439. After CONNECT, the sidecar must not parse the next
+// bytes as a request, and the app must not receive the CONNECT request.
 func TestConnectEndsConnection(t *testing.T) {
 	p := newProxy(t)
 	app := p.bare(answers(ok))
@@ -106,13 +107,13 @@ func TestConnectEndsConnection(t *testing.T) {
 	}
 }
 
-// CVE-2025-4366. The sidecar does not parse the rest of an unread body as a request.
+// CVE-2025-4366. The sidecar must not parse the rest of an unread body as a request.
 func TestUnreadBodyIsNotParsedAsRequest(t *testing.T) {
 	p := newProxy(t)
 	paths := make(chan string, 100)
 	p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		paths <- r.URL.Path
-		http.NewResponseController(w).EnableFullDuplex() // do not read the body before the response
+		http.NewResponseController(w).EnableFullDuplex() // send the response before the body is read
 	}), "h1")
 	p.start("DRAIN_QUIET_PERIOD=100ms")
 	hidden := request("GET", "/hidden")
@@ -120,7 +121,7 @@ func TestUnreadBodyIsNotParsedAsRequest(t *testing.T) {
 		c := dial(t, p.addr())
 		c.send(request("POST", "/body", append(fields, fmt.Sprintf("Content-Length: %d", len(hidden)+1))...))
 		c.receive("POST")
-		_, _ = io.WriteString(c.Conn, hidden) // fails if the sidecar has closed the connection
+		_, _ = io.WriteString(c.Conn, hidden) // the write fails if the sidecar has closed the connection
 		if m := dial(t, p.addr()).ask("/next"); m.status() != 200 {
 			t.Fatalf("got %q, want 200", m.Start)
 		}
@@ -135,9 +136,9 @@ func TestUnreadBodyIsNotParsedAsRequest(t *testing.T) {
 	}
 }
 
-// CVE-2026-26311 and CVE-2026-78663. DATA after RST_STREAM does not reach a request. All DATA
-// is credited to the window of the connection exactly once. The sidecar sends credit for a
-// quarter of the window at a time.
+// CVE-2026-26311 and CVE-2026-78663. DATA after RST_STREAM must not reach a request. The
+// sidecar must credit all DATA to the window of the connection exactly once. It sends
+// credit for a quarter of the window at a time.
 func TestDataAfterResetIsIgnored(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -168,7 +169,7 @@ func TestDataAfterResetIsIgnored(t *testing.T) {
 	}
 }
 
-// CVE-2026-27141. Frames of unknown types are ignored.
+// CVE-2026-27141. The sidecar must ignore frames of unknown types.
 func TestUnknownFrameTypesAreIgnored(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -182,7 +183,8 @@ func TestUnknownFrameTypesAreIgnored(t *testing.T) {
 	}
 }
 
-// CVE-2026-97032. The size of the HPACK table changes while responses are encoded.
+// CVE-2026-97032. The client changes the size of the HPACK table while the sidecar
+// encodes responses.
 func TestHeaderTableSizeChangesDuringResponses(t *testing.T) {
 	p := newProxy(t)
 	p.bare(answers(ok))

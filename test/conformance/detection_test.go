@@ -17,7 +17,8 @@ func (h *closingCounter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// For an HTTP/1 server of net/http, the preface of HTTP/2 is a request to its handler.
+// The HTTP/1 server of net/http passes the preface of HTTP/2 to its handler as a request.
+// The detection of the protocol must not call the handler of the application.
 func TestProtocolDetectionReachesNoHandler(t *testing.T) {
 	for _, client := range []string{"h1", "h2c"} {
 		t.Run(client, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // response with the request body.
 func (p *proxy) sendContinueAfter(d time.Duration) {
 	p.bareHeads(func(c *bareConn, m *message) bool {
-		time.Sleep(d) // sleeps to simulate a slow app
+		time.Sleep(d) // simulate a slow app
 		c.send("HTTP/1.1 100 Continue\r\n\r\n")
 		body := make([]byte, len("hello"))
 		if _, err := io.ReadFull(c.r, body); err != nil {
@@ -67,7 +67,7 @@ func TestExpectValues(t *testing.T) {
 func TestExpectDoesNotDelayAvailableBody(t *testing.T) {
 	p := newProxy(t)
 	p.start()
-	p.bare(func(c *bareConn, m *message) bool { // ignores Expect
+	p.bare(func(c *bareConn, m *message) bool { // the app ignores Expect
 		c.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + m.Body)
 		return true
 	})

@@ -20,7 +20,7 @@ import (
 type fleet struct {
 	clients []*http.Client
 	url     string
-	failed  sync.Map // from text to *atomic.Int64
+	failed  sync.Map // number of failures (*atomic.Int64) by text
 }
 
 func newFleet(t *testing.T, p *proxy, protocol string, n int) *fleet {
@@ -131,7 +131,8 @@ func testFleet(t *testing.T, protocol string, files, n int) {
 	if p.out.HasLine("failed to open connections: not enough resources") {
 		t.Error("the log contains a line about missing file descriptors")
 	}
-	// The text only describes the first problem. On a busy machine, this is a slow application.
+	// The output of why without -o only describes the first problem, which is a slow
+	// application on a busy machine. Therefore, the test reads the JSON output.
 	out, code := command(t, p.environment(), "why", "-o", "json")
 	if code != 0 || !strings.Contains(out, `"problem": "client connections: limit of `) {
 		t.Errorf("why: got code %d and\n%swant 0 and the limit of client connections", code, out)
@@ -152,7 +153,7 @@ func TestLowFileLimitClosesIdleConnections(t *testing.T) {
 	h := p.holder()
 	h.free("/")
 	p.startWithFiles(256, "METRICS_NAMES=default")
-	const limit, idle = 41, 30 // limit for clients (see divide)
+	const limit, idle = 41, 30 // limit is the number of descriptors for clients (see func divide)
 	idlers := newFleet(t, p, "h1", idle)
 	if ok := idlers.requests(); ok != idle {
 		t.Fatalf("got %d responses with status 200, want %d\n%s", ok, idle, idlers.failures())
@@ -195,7 +196,7 @@ func TestLowFileLimitQueuesHTTP2Requests(t *testing.T) {
 	h := &holder{gates: map[string]chan struct{}{}}
 	p.appSpeaking(h, "h1")
 	p.startWithFiles(256, "METRICS_NAMES=default")
-	const limit, streams = 42, 100 // the limit for the app in func divide
+	const limit, streams = 42, 100 // limit is the number of descriptors for connections to the app (see func divide)
 	multi := dialH2(t, p.addr())
 	for i := range uint32(streams) {
 		multi.open(2*i+1, true, "GET", "/")
@@ -242,7 +243,7 @@ func TestMissingDescriptorsReturnLocalError(t *testing.T) {
 			t.Fatalf("got %q, want 200", m.Start)
 		}
 	}
-	p.setFiles(5) // lower than the number of open files
+	p.setFiles(5) // set a limit that is lower than the number of open files
 	checkOurs(t, p, plain.ask("/bytes/5"), 500, "proxy_internal_error", "local")
 	grpc.send("POST /s/m HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\n\r\n")
 	if m := grpc.receive("POST"); m.status() != 200 || m.get("Grpc-Status") != "14" {
@@ -276,7 +277,7 @@ func TestMissingPortsReturnLocalError(t *testing.T) {
 	h := p.holder()
 	p.start("CONNECT_RETRY=50ms", p.standardProbe())
 	var busy []*client
-	from := func(last byte) *client { // each client has its own address and therefore its own local ports
+	from := func(last byte) *client { // each client has a separate source address and therefore a separate range of local ports
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, last)}}
 		c, err := d.Dial("tcp", p.addr())
 		if err != nil {

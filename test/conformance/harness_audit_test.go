@@ -30,7 +30,7 @@ func (p *proxy) audit(before footprint, extra int) {
 		}
 		return nil
 	})
-	p.poll("the statistics return to zero", func() error { // they cover the last full second
+	p.poll("the statistics return to zero", func() error { // wait, because the statistics cover the last full second
 		s, err := p.tryStat()
 		if err == nil && s.concurrency > 0 {
 			err = fmt.Errorf("got an average of %v concurrent requests, want 0", s.concurrency)
@@ -44,7 +44,7 @@ func (p *proxy) audit(before footprint, extra int) {
 // test creates clients, so that audit runs after they are closed.
 func (p *proxy) auditAtEnd() {
 	p.t.Helper()
-	const extra = 30 // goroutines and files of connections to the user container
+	const extra = 30 // number of goroutines and files that connections to the user container may use
 	before := p.footprint()
 	p.t.Cleanup(func() {
 		if !p.ended() {

@@ -286,7 +286,7 @@ type bareApp struct {
 	t *testing.T
 
 	mu     sync.Mutex
-	heard  []*message // in the order of arrival
+	heard  []*message // received requests in the order of arrival
 	broken []error    // errors of invalid requests
 	script func(c *bareConn, m *message) bool
 	conns  int
@@ -353,7 +353,7 @@ func (a *bareApp) serve(l net.Listener, bodies bool) {
 
 func (a *bareApp) talk(c *bareConn, bodies bool) {
 	for {
-		if b, _ := c.r.Peek(1); string(b) == "@" { // an invalid request that a sidecar may send to detect the protocol
+		if b, _ := c.r.Peek(1); string(b) == "@" { // ignore an invalid request that a sidecar may send to detect the protocol
 			c.send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 			return
 		}
@@ -371,7 +371,7 @@ func (a *bareApp) talk(c *bareConn, bodies bool) {
 		}
 		a.mu.Unlock()
 		if err == nil && bodies {
-			whole := *m // reads into a copy, because other goroutines use the field heard
+			whole := *m // read the body into a copy, because other goroutines use the elements of heard
 			if err = whole.readBody(c.r, false); err == nil {
 				err = whole.Cut
 			}
@@ -398,7 +398,7 @@ func ended(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE)
 }
 
-// play replaces the script.
+// play sets the script for the following requests.
 func (a *bareApp) play(script func(c *bareConn, m *message) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -40,8 +40,8 @@ type proxy struct {
 	*process
 }
 
-// newProxy selects the ports. Then the test starts the application and the sidecar in any
-// order. newProxy marks the test as parallel unless the ports are fixed.
+// newProxy selects the ports. The test can then start the application and the sidecar in
+// any order. newProxy marks the test as parallel unless the ports are fixed.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	inParallel(t)
@@ -195,8 +195,8 @@ func (p *proxy) sample() *sample.App {
 func (p *proxy) listen() net.Listener {
 	p.t.Helper()
 	var l net.Listener
-	// If another test starts a process at the same time, the new process inherits a closed
-	// listener and keeps the port in use until exec.
+	// If another test starts a process at the same time, the child process inherits the
+	// closed listener. The port remains in use until the child process calls exec.
 	p.poll("the port of the user container is free", func() (err error) {
 		l, err = net.Listen("tcp", local(p.port.user))
 		return err
@@ -306,7 +306,7 @@ func (o *output) Write(b []byte) (int, error) {
 	defer o.mu.Unlock()
 	if o.notReading {
 		o.lost = true
-		return 0, io.ErrClosedPipe // os/exec then closes its end of the pipe
+		return 0, io.ErrClosedPipe // after this error, os/exec closes its end of the pipe
 	}
 	return o.Buffer.Write(b)
 }
@@ -398,7 +398,8 @@ func freePort(t *testing.T) int {
 	}
 	for range blockSize {
 		n := first + int(lastPort.Add(1))%blockSize
-		// Hold the fork lock, because a child process would inherit the port until exec.
+		// Hold the fork lock, because a child process would inherit the listener and keep the
+		// port in use until it calls exec.
 		syscall.ForkLock.RLock()
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(n))
 		if err == nil {

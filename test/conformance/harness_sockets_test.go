@@ -27,19 +27,19 @@ func sockets(local, remote uint16) (all []socket, err error) {
 	answer := make([]byte, 1<<16)
 	for _, family := range []byte{syscall.AF_INET, syscall.AF_INET6} {
 		const (
-			length   = syscall.NLMSG_HDRLEN + 56 // with an inet_diag_req_v2
+			length   = syscall.NLMSG_HDRLEN + 56 // the message contains a header and an inet_diag_req_v2
 			byFamily = 20                        // SOCK_DIAG_BY_FAMILY
-			states   = 0xfff &^ (1 << 6)         // all states except TIME_WAIT, which is 6
+			states   = 0xfff &^ (1 << 6)         // all states except TIME_WAIT, which has the number 6
 		)
 		ask := binary.NativeEndian.AppendUint32(nil, length)
 		ask = binary.NativeEndian.AppendUint16(ask, byFamily)
 		ask = binary.NativeEndian.AppendUint16(ask, syscall.NLM_F_REQUEST|syscall.NLM_F_DUMP)
-		ask = append(ask, make([]byte, 8)...) // sequence number and port ID
+		ask = append(ask, make([]byte, 8)...) // append the sequence number and the port ID
 		ask = append(ask, family, syscall.IPPROTO_TCP, 0, 0)
 		ask = binary.NativeEndian.AppendUint32(ask, states)
 		ask = binary.BigEndian.AppendUint16(ask, local)
 		ask = binary.BigEndian.AppendUint16(ask, remote)
-		ask = append(ask, make([]byte, length-len(ask))...) // any address
+		ask = append(ask, make([]byte, length-len(ask))...) // match any address
 		if err := syscall.Sendto(fd, ask, 0, &syscall.SockaddrNetlink{Family: syscall.AF_NETLINK}); err != nil {
 			return nil, err
 		}
@@ -58,7 +58,7 @@ func sockets(local, remote uint16) (all []socket, err error) {
 					done = true
 				case m.Header.Type != byFamily || len(b) < 64:
 					return nil, fmt.Errorf("got netlink message %+v, want SOCK_DIAG_BY_FAMILY", m)
-				default: // an inet_diag_msg
+				default: // the message contains an inet_diag_msg
 					all = append(all, socket{binary.BigEndian.Uint16(b[4:]), binary.BigEndian.Uint16(b[6:]), b[1], binary.NativeEndian.Uint32(b[56:])})
 				}
 			}

@@ -22,21 +22,22 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Helpers for tests of shutdown, timeouts and restarts: an HTTP/2 client that returns each
-// frame, and clients that send many requests and record the result of each request.
+// This file contains helpers for tests of shutdown, timeouts and restarts: an HTTP/2
+// client that returns each frame, and clients that send many requests and record the
+// result of each request.
 
 // An h2Event is a frame that was received from a server.
 type h2Event struct {
 	frame  http2.FrameType
 	stream uint32
-	code   http2.ErrCode // error code of RST_STREAM and GOAWAY
-	last   uint32        // last stream ID of GOAWAY
-	fields []field       // fields of HEADERS
-	data   string        // payload of DATA
-	end    bool          // END_STREAM flag
-	credit int           // increment of WINDOW_UPDATE
+	code   http2.ErrCode // error code, set for RST_STREAM and GOAWAY
+	last   uint32        // last stream ID, set for GOAWAY
+	fields []field       // decoded header block, set for HEADERS
+	data   string        // payload, set for DATA
+	end    bool          // the frame has the END_STREAM flag
+	credit int           // increment, set for WINDOW_UPDATE
 
-	connects bool // SETTINGS_ENABLE_CONNECT_PROTOCOL is 1
+	connects bool // the SETTINGS frame contains SETTINGS_ENABLE_CONNECT_PROTOCOL with the value 1
 }
 
 func (e h2Event) String() string {
@@ -255,7 +256,7 @@ type h2Answer struct {
 	status int
 	fields []field // header fields of the response
 	body   string
-	reset  http2.ErrCode // error code of RST_STREAM, if any
+	reset  http2.ErrCode // error code of RST_STREAM; NO_ERROR if the stream was not reset
 	cut    bool          // the stream was reset before the end of the response
 }
 

@@ -25,7 +25,7 @@ import (
 // records the order of arrival.
 type holder struct {
 	mu       sync.Mutex
-	arrived  []string // paths
+	arrived  []string // paths of the requests in the order of arrival
 	now, max int
 	gates    map[string]chan struct{}
 }
@@ -245,7 +245,8 @@ func TestCanceledRequestLeavesQueue(t *testing.T) {
 			}
 			leave()
 
-			// A new request gets status 503 while the queue is full. Then it is queued.
+			// A new request gets status 503 while the queue is full, and is queued when there is
+			// space.
 			var newcomer *client
 			p.poll("the queue has space", func() error {
 				c := p.sendGet("/newcomer")

@@ -15,8 +15,8 @@ import (
 var (
 	queueProxy    string                                             // path of the queue-proxy under test
 	fixedPorts    = os.Getenv("QUEUE_PROXY_FIXED_PORTS") != ""       // the queue-proxy under test supports only Knative's fixed ports
-	quiet         = log.New(io.Discard, "", 0)                       // discards the errors of servers that a test breaks
-	dieWithParent = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // kills the sidecars when the tests exit
+	quiet         = log.New(io.Discard, "", 0)                       // logger that discards the errors of servers that a test breaks
+	dieWithParent = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // attribute that makes the kernel kill the sidecars when the tests exit
 )
 
 // tools lists the commands that the tests require.
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	parallel := flag.Lookup("test.parallel")
 	if parallel.Value.String() == parallel.DefValue {
-		parallel.Value.Set("8") // most tests wait for timeouts and use little CPU time
+		parallel.Value.Set("8") // run more tests in parallel than CPUs, because most tests wait for timeouts and use little CPU time
 	}
 	os.Exit(testMain(m))
 }

@@ -47,7 +47,7 @@ func TestAppNotListeningOnLocalhostIsReported(t *testing.T) {
 	}
 	why := run(t, append(os.Environ(), fmt.Sprint("STATUS_PORT=", p.port.status)), "why")
 	code := why.code()
-	out := regexp.MustCompile(`\n +`).ReplaceAllString(why.out.String(), " ") // joins the lines of a message
+	out := regexp.MustCompile(`\n +`).ReplaceAllString(why.out.String(), " ") // join the lines of a message
 	if code != 0 || !strings.Contains(out, "problem: "+problem+" since: ") || !strings.Contains(out, "warning: "+warning) {
 		t.Errorf("got %s, want the problem and the warning", why.out.String())
 	}

@@ -271,7 +271,7 @@ func TestIdleSidecarExitsWithZeroAfterSignal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
 			p.start("DRAIN_QUIET_PERIOD=100ms")
-			idle := dial(t, p.addr()) // an idle connection does not delay the exit
+			idle := dial(t, p.addr()) // this idle connection must not delay the exit
 			idle.ask("/", "K-Network-Probe: queue")
 			p.signal(s)
 			if got := p.code(); got != 0 {
@@ -415,7 +415,7 @@ func TestExecProbes(t *testing.T) {
 				t.Errorf("ready pod: got code %d and %q, want 0", code, out)
 			}
 			if flags[len(flags)-1] == "0" {
-				return // a period of 0 polls for ten seconds
+				return // a period of 0 polls for ten seconds, which takes too long
 			}
 			answer, err := http.Post("http://"+local(p.port.user)+"/ready?status=503", "", nil)
 			if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Tests of the program queue-proxy-conformance.
+// This file tests the program queue-proxy-conformance.
 
 func TestProgramRunsURLChecksOnly(t *testing.T) {
 	p := newProxy(t)
@@ -34,7 +34,7 @@ func TestProgramRunsURLChecksOnly(t *testing.T) {
 	}
 }
 
-// A server that is not a queue-proxy.
+// The URL belongs to a server that is not a queue-proxy.
 func TestProgramReportsFailedChecks(t *testing.T) {
 	p := newProxy(t)
 	p.sample()

@@ -22,7 +22,7 @@ var programVersion string
 
 // Environment variables of the processes that run the tests for the program.
 const (
-	testsVariable = "CONFORMANCE_TESTS" // not empty: run the tests and not the program
+	testsVariable = "CONFORMANCE_TESTS" // if not empty, run the tests and not the program
 	urlVariable   = "CONFORMANCE_URL"   // URL of the running sidecar
 )
 

@@ -106,7 +106,8 @@ func TestBodiesOfAllSizesAreForwarded(t *testing.T) {
 					want := fmt.Sprintf("%d %d %s", length, size, hex.EncodeToString(sum[:]))
 					told := answer.Header.Get("X-Got")
 					if framing == "chunked" && protocol == "h2c" && size == 0 {
-						// In HTTP/2, an empty DATA frame is equivalent to a missing body.
+						// In HTTP/2, the application cannot distinguish an empty DATA frame from a
+						// missing body, so the framing is not compared.
 						_, told, _ = strings.Cut(told, " ")
 						_, want, _ = strings.Cut(want, " ")
 					}
@@ -230,7 +231,7 @@ func rawUpload(t *testing.T, p *proxy, length int) (int, error) {
 				return
 			}
 			if left < 0 {
-				left = -1 + len(block) // never reach the end
+				left = -1 + len(block) // continue without end
 			}
 		}
 	}()
@@ -249,7 +250,7 @@ func TestEarlyRejectionOfUploadReachesClient(t *testing.T) {
 	refuse := func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large")
 		c.CloseWrite()
-		io.Copy(io.Discard, c) // a lingering close, which RFC 9112 section 9.6 recommends for servers
+		io.Copy(io.Discard, c) // lingering close: RFC 9112 section 9.6 recommends that servers read until the client closes
 		return false
 	}
 	upload := map[string]func(t *testing.T, p *proxy) (int, error){
@@ -321,7 +322,7 @@ func TestServerSentEventsAreNotBuffered(t *testing.T) {
 					fmt.Fprintf(w, "data: %d\n\n", i)
 					http.NewResponseController(w).Flush()
 					select {
-					case <-next: // the client has received the event
+					case <-next: // the client has received the previous event
 					case <-r.Context().Done():
 						return
 					}
@@ -382,7 +383,7 @@ func TestTargetsAndFieldsAreForwardedOverHTTP2(t *testing.T) {
 		before, _ := app.requests()
 		m, err := exchangeH2(dial(t, p.addr()), method, target, "http", "a.test:80", []field{
 			{"x-a", "1"}, {"x-b", "between"}, {"x-a", "2"},
-			{"cookie", "a=1"}, {"cookie", "b=2"}, // one field line in HTTP/1.1 (RFC 9113 section 8.2.3)
+			{"cookie", "a=1"}, {"cookie", "b=2"}, // HTTP/1.1 requires a single field line (RFC 9113 section 8.2.3)
 			{"te", "trailers"},
 			{"x-forwarded-for", "1.1.1.1"}, {"x-forwarded-proto", "https"},
 			{"k-passthrough-lb", "true"},
@@ -414,7 +415,7 @@ func TestTargetsAndFieldsAreForwardedOverHTTP2(t *testing.T) {
 // MAX_HEADER_BYTES limits response headers for each combination of the app's protocol and the
 // client's protocol.
 func TestLongResponseHeadersAreForwarded(t *testing.T) {
-	const fields, size = 60, 15 << 10 // 900 KiB
+	const fields, size = 60, 15 << 10 // 900 KiB in total
 	long := strings.Repeat("x", size)
 	for _, app := range []string{"h1", "h2"} {
 		for _, client := range []string{"h1", "h2c"} {
@@ -611,7 +612,7 @@ func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 			t.Run(protocol+path, func(t *testing.T) {
 				answer, err := httpClient(t, protocol).Get(p.url(path))
 				if err != nil {
-					return // an error before the header section is also allowed
+					return // an error before the header section is also permitted
 				}
 				defer answer.Body.Close()
 				if n, err := io.Copy(io.Discard, answer.Body); err == nil {
@@ -720,13 +721,13 @@ func TestUnsupportedVersionReturns505(t *testing.T) {
 	for _, first := range []string{request("GET", "/first"), "GET /first HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"} {
 		for _, text := range []string{http2.ClientPreface, preface + "\r\nHost: a.test\r\n\r\n"} {
 			c := dial(t, p.addr())
-			c.send(first + text) // in the same packet
+			c.send(first + text) // the text is in the same packet as the first request
 			c.receive("GET")
 			refusedVersion(t, first+text, c)
 			c = dial(t, p.addr())
 			c.send(first)
 			c.receive("GET")
-			c.send(text) // after the response
+			c.send(text) // the text follows the response to the first request
 			refusedVersion(t, first+text, c)
 		}
 	}
@@ -999,7 +1000,7 @@ func TestClientAndAppUseDifferentVersions(t *testing.T) {
 				p.start()
 				var seen atomic.Int32
 				p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if r.Method != "PRI" { // the HTTP/2 preface of protocol detection
+					if r.Method != "PRI" { // ignore the HTTP/2 preface of protocol detection
 						seen.Add(1)
 					}
 					n, err := io.Copy(io.Discard, r.Body)

@@ -142,7 +142,7 @@ func (a *probedApp) check(t *testing.T, want []string) {
 	defer a.mu.Unlock()
 	fields := map[string][]string{}
 	for _, line := range want {
-		if n, found := strings.CutPrefix(line, "at least "); found { // on a busy host, a late attempt of 100 ms also counts
+		if n, found := strings.CutPrefix(line, "at least "); found { // on a busy host, an attempt can exceed its timeout of 100 ms, and is also counted
 			n, _ = strings.CutSuffix(n, " times")
 			if least, err := strconv.Atoi(n); err != nil || len(a.asked) < least {
 				t.Errorf("the app received %d probes, want at least %s, %v", len(a.asked), n, err)
@@ -275,7 +275,7 @@ func (v *probeVector) startBareApp(kind, text string) {
 func (a *probedApp) answering(t *testing.T, list string) http.Handler {
 	statuses := strings.Split(list, ", ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == "PRI" { // the HTTP/2 preface of protocol detection
+		if r.Method == "PRI" { // ignore the HTTP/2 preface of protocol detection
 			w.WriteHeader(http.StatusHTTPVersionNotSupported)
 			return
 		}
@@ -318,7 +318,7 @@ func TestReadinessWithoutKnativeChecksUserPort(t *testing.T) {
 	select {
 	case m := <-answer:
 		t.Fatalf("got %q with %q before the app listens, want no response for ten seconds", m.Start, m.Body)
-	case <-time.After(300 * time.Millisecond): // the app starts late
+	case <-time.After(300 * time.Millisecond): // the app becomes ready after a delay
 	}
 	p.sample()
 	if m := receive(t, "the response", answer); m.status() != 200 || m.Body != "queue" {

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Applications that restart or close their connections: docs/promises.md 3.6 and 3.7.
+// This file tests applications that restart or close their connections: docs/promises.md
+// 3.6 and 3.7.
 
 // An app is killed and restarted several times under load. Each client receives the response
 // from the app or an error with a reason.
@@ -25,7 +26,7 @@ func TestAppRestartsUnderLoadGiveResponseOrReason(t *testing.T) {
 			ledger := newLedger()
 			app := &restartableApp{p: p, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/slow" {
-					time.Sleep(10 * time.Millisecond) // sleeps to simulate work
+					time.Sleep(10 * time.Millisecond) // simulate work of the app
 				}
 				ledger.ServeHTTP(w, r)
 			})}
@@ -40,7 +41,7 @@ func TestAppRestartsUnderLoadGiveResponseOrReason(t *testing.T) {
 			c.until("requests are answered", func() bool { return c.answered() > 100 })
 			random := rand.New(rand.NewPCG(1, 2))
 			for range 15 {
-				// Sleeps because the application must run, and then be stopped, for random
+				// Sleep, because the application must run, and then be stopped, for random
 				// durations.
 				time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
 				app.kill()
@@ -194,9 +195,9 @@ func TestAppThatClosesIdleConnectionsAtRandom(t *testing.T) {
 				// In some cases, close the connection shortly after the response, when the next
 				// request arrives.
 				if rand.IntN(3) == 0 {
-					time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // sleeps because the application must close the connection at about the time of the next request
+					time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // wait, because the application must close the connection at about the time of the next request
 					if c.r.Buffered() > 0 {
-						return true // the next request has arrived
+						return true // the next request has arrived before the connection was closed
 					}
 					closes.Add(1)
 					if reset {
@@ -256,7 +257,7 @@ func TestKeepAliveTimeoutOfAppIsRespected(t *testing.T) {
 	var all sync.WaitGroup
 	for client := range 6 {
 		all.Go(func() {
-			pause := time.Duration(1900+client*40) * time.Millisecond // before and after the timeout
+			pause := time.Duration(1900+client*40) * time.Millisecond // the pauses are before and after the timeout
 			for i := 0; time.Now().Before(end); i++ {
 				id := fmt.Sprintf("%d-%d", client, i)
 				w := dial(t, p.addr())
@@ -270,7 +271,7 @@ func TestKeepAliveTimeoutOfAppIsRespected(t *testing.T) {
 				if got := app.seen(id); got != 1 {
 					t.Errorf("the app received %s %d times, want 1", id, got)
 				}
-				time.Sleep(pause) // sleeps because the client must wait for about the keep-alive timeout
+				time.Sleep(pause) // wait for about the keep-alive timeout
 			}
 		})
 	}

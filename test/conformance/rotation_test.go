@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// TLS: docs/promises.md 3.9.
+// This file tests TLS: docs/promises.md 3.9.
 
 // handshake opens a TLS connection and requests /bytes/2.
 func handshake(addr string, config *tls.Config) (tls.ConnectionState, error) {
@@ -165,7 +165,7 @@ func handshakeContinuously(t *testing.T, addr string) (stop func()) {
 					t.Errorf("handshake: %v", err)
 				}
 				shaken.Add(1)
-				time.Sleep(10 * time.Millisecond) // sleeps to limit the rate of handshakes
+				time.Sleep(10 * time.Millisecond) // limit the rate of handshakes
 			}
 		})
 	}
@@ -186,7 +186,7 @@ func TestTLSStartsWhenCertificateAppears(t *testing.T) {
 		t.Error("the TLS port is open without a certificate")
 	}
 	files, want := pair(t)
-	mount(t, p.dir, map[string][]byte{"tls.crt": files["tls.crt"]}) // the certificate is not used without its key
+	mount(t, p.dir, map[string][]byte{"tls.crt": files["tls.crt"]}) // the sidecar must not use the certificate without its key
 	p.awaitLog("failed to load certificate", "tls.key")
 	mount(t, p.dir, files)
 	p.poll("TLS is served", func() error {
@@ -224,7 +224,7 @@ func TestALPNSupportsHTTP2AndHTTP1(t *testing.T) {
 	}
 }
 
-// Knative's TLS settings and their effects on clients.
+// The test sets Knative's TLS settings and checks their effects on clients.
 func TestTLSSettingsApplyToHandshakes(t *testing.T) {
 	inParallel(t)
 	only := func(version uint16) func(*tls.Config) {
@@ -233,7 +233,7 @@ func TestTLSSettingsApplyToHandshakes(t *testing.T) {
 	for name, row := range map[string]struct {
 		env    []string
 		client func(*tls.Config)
-		check  func(tls.ConnectionState) error // checks the connection; nil means that the handshake fails
+		check  func(tls.ConnectionState) error // check validates the connection; nil means that the handshake must fail
 	}{
 		"1.3 by default": {nil, nil, version(tls.VersionTLS13)},
 		"no 1.2":         {nil, only(tls.VersionTLS12), nil},
@@ -298,7 +298,7 @@ func TestInvalidTLSSettingsFailStart(t *testing.T) {
 	inParallel(t)
 	for _, setting := range []string{
 		"QUEUE_PROXY_TLS_MIN_VERSION=1.1", "QUEUE_PROXY_TLS_MIN_VERSION=TLS1.3", "QUEUE_PROXY_TLS_MAX_VERSION=1.4",
-		"QUEUE_PROXY_TLS_MAX_VERSION=1.2", // lower than the minimum
+		"QUEUE_PROXY_TLS_MAX_VERSION=1.2", // this maximum version is lower than the minimum version
 		"QUEUE_PROXY_TLS_CIPHER_SUITES=TLS_RSA_WITH_RC4_128_SHA", "QUEUE_PROXY_TLS_CIPHER_SUITES=nonsense",
 		"QUEUE_PROXY_TLS_CURVE_PREFERENCES=P-111",
 	} {

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Shutdown of a pod: docs/promises.md 3.5.
+// This file tests the shutdown of a pod: docs/promises.md 3.5.
 
 // slack is the delay that a busy machine may add to a duration. It is shorter than an
 // unexpected wait, which takes at least ten seconds.
@@ -126,7 +126,7 @@ func TestDrainDeadlineCancelsRequestsWithReason(t *testing.T) {
 		case a.whole && a.status == 503 && a.word == "draining" && a.body == shuttingDown:
 			kinds["told"]++
 		case a.begun && !a.whole && a.status == 200 && a.ended.After(began.Add(deadline-100*time.Millisecond)):
-			kinds["cut"]++ // the response had begun
+			kinds["cut"]++ // the response had begun before the deadline
 		case !a.dialled:
 			kinds["not connected"]++
 		case !a.begun && seen == 0 && a.ended.After(began.Add(deadline-100*time.Millisecond)):
@@ -183,7 +183,7 @@ func (a *endlessApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/now":
 		return
 	case "/wait":
-		io.Copy(io.Discard, r.Body) // net/http detects that the connection ended only after the body
+		io.Copy(io.Discard, r.Body) // read the body, because net/http detects the end of the connection only after the body
 		<-r.Context().Done()
 		return
 	case "/silent", "/silent-fixed", "/grpc":
@@ -521,7 +521,7 @@ func TestDrainDoesNotCloseConnectionWithRequest(t *testing.T) {
 			for i, c := range conns {
 				at := signalled.Add(quiet - 10*time.Millisecond + time.Duration(random.Int64N(int64(60*time.Millisecond))))
 				all.Go(func() {
-					time.Sleep(time.Until(at)) // sleeps because the requests must arrive near the end of the quiet period
+					time.Sleep(time.Until(at)) // wait, because the requests must arrive near the end of the quiet period
 					id := fmt.Sprintf("%d-%d", round, i)
 					io.WriteString(c, request("GET", "/bytes/2", "X-Id: "+id))
 					m, err := readResponse(c.r, "GET")
@@ -613,7 +613,7 @@ var holders = map[string]func(t *testing.T, p *proxy){
 	"an HTTP/2 client that does not read": func(t *testing.T, p *proxy) {
 		c := dial(t, p.addr())
 		c.send(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-		c.send("\x00\x00\x0e\x01\x05\x00\x00\x00\x01\x82\x86\x41\x06a.test\x04\x02/w") // GET /w
+		c.send("\x00\x00\x0e\x01\x05\x00\x00\x00\x01\x82\x86\x41\x06a.test\x04\x02/w") // HEADERS frame with GET /w
 	},
 	"a connection to the hooks without a request":      func(t *testing.T, p *proxy) { dial(t, local(p.port.admin)) },
 	"an incomplete request to the hooks":               func(t *testing.T, p *proxy) { dial(t, local(p.port.admin)).send("GET /wait-for-drain HT") },
@@ -640,7 +640,7 @@ func holdByWebSocket(t *testing.T, p *proxy) {
 	}()
 	last := int64(-1)
 	p.poll("writes are blocked", func() error {
-		time.Sleep(50 * time.Millisecond) // enough time for data to move
+		time.Sleep(50 * time.Millisecond) // allow time for data to be transferred
 		if n := written.Load(); n == 0 || n != last {
 			last = n
 			return errNotYet
@@ -721,7 +721,7 @@ func TestWebSocketCloseIsSentBetweenMessages(t *testing.T) {
 				if _, err := c.Write(piece); err != nil {
 					return false
 				}
-				time.Sleep(5 * time.Millisecond) // sleeps because the app must send messages slowly
+				time.Sleep(5 * time.Millisecond) // send the message slowly
 			}
 		}
 	})
@@ -794,9 +794,9 @@ func TestPreStopHookWaitsForRequests(t *testing.T) {
 	h := p.holder()
 	held := p.sendGet("/held")
 	h.wait(t, "/held")
-	hooks := []<-chan time.Time{returned(p.preStop("/wait-for-drain")), returned(p.preStop("/wait-for-drain"))} // of two containers
+	hooks := []<-chan time.Time{returned(p.preStop("/wait-for-drain")), returned(p.preStop("/wait-for-drain"))} // one hook for each of two containers
 	p.draining()
-	time.Sleep(500 * time.Millisecond) // sleeps because the signal must arrive while the hooks are waiting
+	time.Sleep(500 * time.Millisecond) // wait, because the signal must arrive while the hooks are waiting
 	p.signal(syscall.SIGTERM)
 	late := returned(p.preStop("/wait-for-drain"))
 
@@ -878,7 +878,7 @@ func TestPreStopHookWithoutSignalReturnsAfterSecond(t *testing.T) {
 }
 
 func TestSIGTERMWithoutHookDrains(t *testing.T) {
-	const quiet = 1500 * time.Millisecond // longer than the interval of requests on a busy machine
+	const quiet = 1500 * time.Millisecond // longer than the interval between requests on a busy machine
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=" + quiet.String())
 	p.sample()
@@ -995,8 +995,8 @@ func TestDrainEndpointStartsDrain(t *testing.T) {
 	if took := time.Since(began); took > slack {
 		t.Errorf("/drain took %v, want at most %v", took, slack)
 	}
-	hook := returned(p.preStop("/wait-for-drain")) // the hook of the app at the same time
-	p.watch(1300*time.Millisecond, func() {        // the drain takes more than one second
+	hook := returned(p.preStop("/wait-for-drain")) // the app's hook runs at the same time
+	p.watch(1300*time.Millisecond, func() {        // the drain must take more than one second
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
 			t.Fatalf("probe: got %q, want 503", m.Start)
 		}

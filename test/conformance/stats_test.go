@@ -112,7 +112,7 @@ func TestStatisticsMatchKnativeEncoding(t *testing.T) {
 			t.Fatalf("got %q, want the pod name first", m.Body)
 		}
 		if body = m.Body[len(name):]; body == "" {
-			return errNotYet // before the end of the first second, only the name
+			return errNotYet // before the end of the first second, the message contains only the name
 		}
 		return nil
 	})
@@ -320,7 +320,7 @@ func TestStatisticsCountTraffic(t *testing.T) {
 		for {
 			s, err := p.tryStat()
 			if err != nil {
-				close(sum) // the test fails when it receives from the channel
+				close(sum) // when the test receives from the closed channel, it fails
 				return
 			}
 			if s.uptime != last { // count each window once

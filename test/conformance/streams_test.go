@@ -203,7 +203,7 @@ func TestAppEndsStreamsAfterQuietPeriod(t *testing.T) {
 			p.app(app)
 			s := open(t, p)
 			s.expectEvent(t, "at first")
-			other := dialH2(t, p.addr()) // an open stream keeps this connection open
+			other := dialH2(t, p.addr()) // the open stream must keep this connection open
 			other.open(1, true, "GET", "/events")
 			other.await("an event", func(e h2Event) bool { return e.data != "" })
 

@@ -82,7 +82,7 @@ const tablesName = "checks"
 // columns contains the results of several binaries, in the order of names.
 type columns struct {
 	names   []string
-	results map[string]map[string]result // by name and test
+	results map[string]map[string]result // results by name of the binary and by test
 }
 
 // set sets the results of a binary.

@@ -53,7 +53,7 @@ func TestWhyCommandPrintsReason(t *testing.T) {
 			go s.Serve(l)
 			t.Cleanup(s.Stop)
 		}, nil, "not-serving"},
-		"still starting": {httpGet + `,"timeoutSeconds":60`, func(p *proxy) { // the first response from the app is pending
+		"still starting": {httpGet + `,"timeoutSeconds":60`, func(p *proxy) { // the app does not send its first response
 			p.appSpeaking(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "h1")
 		}, nil, "starting: pending"},
 		"draining": {httpGet, func(p *proxy) {

@@ -88,7 +88,7 @@ func (c timeoutSetting) checkEarlyTimeout(t *testing.T, p *proxy, protocol, meth
 		w := dialTLS(t, p.tlsAddr(), "http/1.1")
 		w.send(method + " /wait HTTP/1.1" + rest)
 		c.wantHTTP1(t, p, w, method)
-	case "WebSocket": // the handshake
+	case "WebSocket": // read the response of the handshake
 		w := dial(t, p.addr())
 		w.send(request("GET", "/wait", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
 		c.wantHTTP1(t, p, w, "GET")
@@ -199,7 +199,7 @@ func TestTimeoutInQueueDoesNotReachApp(t *testing.T) {
 			h.hold(t, p)
 			for _, protocol := range early {
 				if protocol == "TLS h2" || protocol == "h2c" {
-					continue // these are tested below because they send a second request
+					continue // these protocols are tested below, because their tests send a second request
 				}
 				c.checkEarlyTimeout(t, p, protocol, "GET")
 			}
@@ -298,8 +298,9 @@ func TestTimeoutDuringConnectReturns504(t *testing.T) {
 	}
 }
 
-// After the first byte the sidecar resets the response so that the client detects the error.
-// The idle timeout expires during a silent response, the request timeout during an active one.
+// After the first byte of a response, the sidecar resets the response so that the client
+// detects the error. The idle timeout must expire during a silent response, and the
+// request timeout during an active response.
 func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
 	inParallel(t)
 	for _, c := range []timeoutSetting{requestTimeout, idleTimeout} {
@@ -462,7 +463,7 @@ func TestTimeoutsDoNotEndActiveUpload(t *testing.T) {
 				go func() {
 					for range 12 {
 						io.WriteString(w, "x")
-						time.Sleep(100 * time.Millisecond) // sleeps because the pauses must be shorter than the timeouts
+						time.Sleep(100 * time.Millisecond) // the pauses must be shorter than the timeouts
 					}
 					w.Close()
 				}()
@@ -492,7 +493,7 @@ func TestTimeoutsDoNotEndActiveWebSocket(t *testing.T) {
 						if _, err := c.Write([]byte("x")); err != nil {
 							return false
 						}
-						time.Sleep(40 * time.Millisecond) // sleeps because the pauses must be shorter than the timeouts
+						time.Sleep(40 * time.Millisecond) // the pauses must be shorter than the timeouts
 					}
 				}
 				if m.Start == "GET /client-talks HTTP/1.1" {
@@ -625,7 +626,7 @@ func TestBodyTimeoutDoesNotApplyToGRPC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // sleeps because the pause must be longer than twice the timeout
+	time.Sleep(time.Second) // the pause must be longer than twice the timeout
 	in, out := []byte("x"), []byte(nil)
 	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
 		t.Errorf("echo after one second without messages: %v", err)
@@ -651,7 +652,7 @@ func TestBodyTimeoutAppliesToGRPCOverHTTP1(t *testing.T) {
 			}
 			next := dial(t, p.addr())
 			next.send(request("GET", "/chunked"))
-			next.awaitStart("GET", "/chunked") // the request gets the slot
+			next.awaitStart("GET", "/chunked") // the next request must get the slot
 		})
 	}
 }
@@ -671,7 +672,8 @@ func TestTimeoutEndsResponseToSlowReader(t *testing.T) {
 				case "TLS":
 					dialTLS(t, p.tlsAddr(), "http/1.1").send(request("GET", "/stream/1000000000"))
 				case "h2c":
-					// The client never opens its flow control windows.
+					// The initial flow control window of the client is 0, and the client never
+					// increases it.
 					w := dial(t, p.addr())
 					w.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00")
 					path := "/stream/1000000000"

@@ -94,7 +94,8 @@ func TestUnannouncedHTTP2TrailersReachApp(t *testing.T) {
 	}
 }
 
-// RFC 9110 section 6.5.1. The field names in this test are announced, and net/http accepts them.
+// The sidecar removes trailer fields that RFC 9110 section 6.5.1 does not permit. The
+// field names in this test are announced, and net/http accepts them.
 func TestRequestTrailersAreFilteredForAllProtocols(t *testing.T) {
 	p := newProxy(t)
 	app := p.bare(answers(ok))

@@ -169,8 +169,8 @@ func TestResetOfAppReachesUpgradedClient(t *testing.T) {
 	}
 }
 
-// awaitingReset returns a script that accepts an upgrade, sends "hello", and stores the error
-// that ends its input in ended.
+// awaitingReset returns a script that accepts an upgrade, sends "hello", reads until an error
+// occurs, and sends this error to ended.
 func awaitingReset(ended chan<- error) func(c *bareConn, m *message) bool {
 	return func(c *bareConn, m *message) bool {
 		c.send(switching(m) + "hello")
@@ -222,7 +222,8 @@ func TestUpgradedConnectionHoldsSlot(t *testing.T) {
 	})
 }
 
-// Tunnels are independent of each other.
+// The test opens several tunnels at the same time. The data of one tunnel must not reach
+// another tunnel.
 func TestManyConcurrentUpgradedConnections(t *testing.T) {
 	p := newProxy(t)
 	p.start()

@@ -59,7 +59,7 @@ func TestProbesOfRunningSidecar(t *testing.T) {
 	p, supported := runningSidecar(t)
 	for _, r := range rows(t) {
 		if r.kind == "traffic" || r.kind == "kubelet probe" {
-			continue // the response depends on the application
+			continue // skip this probe, because the response depends on the application
 		}
 		for _, protocol := range supported {
 			if !r.supports(protocol) {
@@ -90,7 +90,7 @@ func TestInvalidRequestsToRunningSidecar(t *testing.T) {
 				t.Fatalf("%s:%d: %v", file, v.line, err)
 			}
 			if pl.atMost > 0 {
-				continue // the application receives the request
+				continue // skip this request, because the application receives it
 			}
 			t.Run(v.title, func(t *testing.T) {
 				c := dialProtocol(t, p, protocol)

@@ -229,7 +229,7 @@ func perform(t *testing.T, file string, env ...string) {
 	for host, pl := range played {
 		want := pl.atMost
 		if pl.stays {
-			want++ // the second request of the check
+			want++ // count the second request, which checks that the connection stays open
 		}
 		if in[host] > want {
 			t.Errorf("%q: the app received %d requests of the vector, want at most %d", pl.title, in[host], want)

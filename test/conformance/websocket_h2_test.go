@@ -14,8 +14,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// WebSockets over HTTP/2 (RFC 8441). The sidecar forwards them to the application as WebSockets
-// over HTTP/1.1.
+// This file tests WebSockets over HTTP/2 (RFC 8441). The sidecar forwards them to the
+// application as WebSockets over HTTP/1.1.
 
 // openWebSocket sends an extended CONNECT with additional fields.
 func (p *h2Peer) openWebSocket(stream uint32, target string, more ...field) {
@@ -126,7 +126,7 @@ func TestWebSocketOverHTTP2RejectedByApp(t *testing.T) {
 		{"/forbidden", 403, ""},
 		{"/another", 502, "app-garbage"},
 		{"/dies", 502, "app-reset"},
-		{"/forbidden", 403, ""}, // the slot is free again
+		{"/forbidden", 403, ""}, // this request must get the slot that the preceding request released
 	} {
 		stream := uint32(2*i + 1)
 		c.openWebSocket(stream, test.target)

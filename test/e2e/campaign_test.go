@@ -27,25 +27,25 @@ var (
 	only = flag.String("fault", "", "run the faults whose name matches this regular expression, and do not write the table")
 )
 
-// usualClients is the default number of clients of a fault.
+// usualClients is the number of clients if a fault does not set it.
 const usualClients = 8
 
 // A fault is a row of the table in results.txt.
 type fault struct {
 	name string
-	what string // method
-	must string // pattern of a line "VERDICT WORD" that must occur, so that the fault had an effect
+	what string // method of the fault
+	must string // pattern that a line "VERDICT WORD" must match, to verify that the fault had an effect
 
-	flags         []string         // of the injector
+	flags         []string         // flags of the injector
 	app           []string         // arguments of the sample application
 	clients       int              // number of clients; 0 means usualClients
-	others        int              // maximum number of other concurrent requests
-	requests      []ledger.Request // nil: ledger.Usual
+	others        int              // maximum number of requests in progress that are not from the clients
+	requests      []ledger.Request // requests of the clients; nil means ledger.Usual
 	clientSuffers bool             // a client or its network can cause broken requests
 	logSuffers    bool             // log lines can be missing
 	tinyLog       bool             // the log is on a file system of 128 KB
 	orphan        bool             // podman cannot report the exit code of the sidecar
-	closes        bool             // the sidecar ends, so that connections can be closed and no request is sent afterward
+	closes        bool             // the sidecar exits during the fault, so it may close connections that carry no request
 	code          int              // expected exit code of the sidecar
 
 	// The following functions can be nil.
@@ -101,13 +101,13 @@ func (s *stage) note(e ...ledger.Entry) {
 	s.entries = append(s.entries, e...)
 }
 
-// length is how long requests are sent for each fault.
+// length is the duration of the requests for each fault.
 const length = 4 * time.Second
 
 // Each fault runs in a separate pod. No request may be lost. The test writes results.txt, and the totals of all
 // faults to docs/reliability.md.
 func TestFaults(t *testing.T) {
-	t.Parallel() // with the example, which needs little CPU time
+	t.Parallel() // run in parallel with the example, which needs little CPU time
 	pattern, err := regexp.Compile(*only)
 	if err != nil {
 		t.Fatal(err)
@@ -135,8 +135,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// settings are the settings of every sidecar. The request log is compared with the records of
-// the clients and the application.
+// settings contains the settings of every sidecar. The request log is compared with the
+// records of the clients and the application.
 const settings = "REQUEST_LOG=true\n"
 
 func (f *fault) play(t *testing.T, manifest []byte) *tally {
@@ -151,7 +151,7 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	}
 	spec := podOf(t, inject(t, manifest, append(flags, "--settings", more)...))
 	if spec.Spec.TerminationGracePeriodSeconds == nil {
-		grace := int64(30) // Kubernetes' default
+		grace := int64(30) // default of Kubernetes
 		spec.Spec.TerminationGracePeriodSeconds = &grace
 	}
 	app := &spec.Spec.Containers[0]
@@ -258,7 +258,8 @@ func (y *tally) all() string {
 	return b.String()
 }
 
-// writeResults writes the table of all faults to results.txt, and their sum to the document.
+// writeResults writes the table of all faults to results.txt, and the totals to the
+// document.
 func writeResults(t *testing.T, rows []*tally) {
 	t.Helper()
 	const columns = "sent | application | sidecar | broken | lost |\n"

@@ -21,17 +21,17 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// firstByte sets a response start timeout of one second.
+// firstByte contains injector flags that set a response start timeout of one second.
 var firstByte = []string{"--response-start-timeout", "1"}
 
-// faults are the rows of the table.
+// faults lists the faults. Each fault is a row of the table in results.txt.
 var faults = []fault{
 	{
 		name: "no fault", what: "the same traffic",
 		must: "^application [^\n]*\n$",
 	},
 
-	// Application.
+	// Faults of the application.
 	{
 		name: "application is killed", what: "SIGKILL every 700 ms, then a restart",
 		must: "sidecar app-(reset|unreachable)",
@@ -89,7 +89,7 @@ var faults = []fault{
 		strike: func(s *stage) { s.outOfFiles("app", 2*time.Second) },
 	},
 
-	// Clients.
+	// Faults of the clients.
 	{
 		name: "clients stall", what: "in a header section and in a body; timeouts of 1 s",
 		flags: []string{"set:HEADER_TIMEOUT=1s", "set:BODY_TIMEOUT=1s"}, clientSuffers: true, must: "broken",
@@ -154,7 +154,7 @@ var faults = []fault{
 		},
 	},
 
-	// Addresses.
+	// Faults of the addresses.
 	{
 		name: "pod with IPv6 only", what: "no address 127.0.0.1 when the sidecar starts", must: "^application [^\n]*\n$",
 		prepare: func(s *stage) {
@@ -174,7 +174,7 @@ var faults = []fault{
 		},
 	},
 
-	// Resources of the sidecar.
+	// Faults of the sidecar's resources.
 	{
 		name: "sidecar is out of descriptors", what: "RLIMIT_NOFILE of 5 for 2 s; 24 clients",
 		clients: 24, clientSuffers: true, must: "application",
@@ -256,7 +256,7 @@ var faults = []fault{
 		},
 	},
 
-	// Network.
+	// Faults of the network.
 	{
 		name: "packets to the sidecar are dropped", what: "one of ten", must: "application", clientSuffers: true,
 		strike: func(s *stage) {
@@ -288,7 +288,7 @@ var faults = []fault{
 		heal: func(s *stage) { s.runInPod("iptables", "-F") },
 	},
 
-	// Shutdown.
+	// Shutdown of the pod.
 	{
 		name: "SIGTERM during traffic", what: "requests until and after the deadline of 2 s", closes: true, must: "broken",
 		flags:  []string{"--drain-deadline", "2s"},
@@ -331,7 +331,7 @@ var faults = []fault{
 	},
 }
 
-// stopped stops the process of a container for the given duration.
+// stopped stops the process of a container with SIGSTOP for the given duration.
 func (s *stage) stopped(name string, d time.Duration) {
 	time.Sleep(500 * time.Millisecond)
 	s.signal(name, syscall.SIGSTOP)
@@ -355,7 +355,7 @@ func (s *stage) outOfFiles(name string, d time.Duration) {
 		}
 	}
 	time.Sleep(500 * time.Millisecond)
-	limit("5") // lower than the number of open files
+	limit("5") // set a limit that is lower than the number of open files
 	time.Sleep(d)
 	limit("4096")
 }
@@ -381,7 +381,7 @@ func (s *stage) parent(name string) int {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	// pid (name) state ppid; proc_pid_stat(5).
+	// The format is "pid (name) state ppid": see proc_pid_stat(5).
 	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	pid, err := strconv.Atoi(f[1])
 	if err != nil || pid <= 1 {

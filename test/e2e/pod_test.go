@@ -44,7 +44,7 @@ type pod struct {
 	t    *testing.T
 	spec *corev1.Pod
 	pids map[string]int // ID of the first process of each container
-	ns   *os.File       // network namespace
+	ns   *os.File       // file descriptor of the network namespace
 	host string         // address of the pod for the kubelet
 }
 
@@ -286,7 +286,7 @@ func (p *pod) dial(ctx context.Context, address string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", address)
 	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
-		return nil, back // the thread stays locked, so it ends with its goroutine
+		return nil, back // the thread stays locked, so the Go runtime terminates it when the goroutine ends
 	}
 	runtime.UnlockOSThread()
 	return c, err

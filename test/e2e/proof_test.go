@@ -43,7 +43,7 @@ func TestImageContainsOnlyRequiredFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Empty files are mount points that the container engine creates.
+			// Ignore empty files, because the container engine creates them as mount points.
 			if h.Typeflag == tar.TypeReg && h.Size > 0 {
 				got = append(got, path.Clean(h.Name))
 			}
@@ -132,7 +132,7 @@ func (p *pod) sendContinuously(sent, served, refused *atomic.Int64) (stop func()
 // The injected pod of deploy/example becomes ready through the sidecar, serves requests, and
 // loses no request when it is stopped.
 func TestInjectedExampleLosesNoRequest(t *testing.T) {
-	t.Parallel() // the test waits for a quiet period of 30 seconds
+	t.Parallel() // run in parallel, because the test waits for a quiet period of 30 seconds
 	before, err := os.ReadFile("../../deploy/example/before.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestInjectedExampleLosesNoRequest(t *testing.T) {
 	}
 	spec := podOf(t, after)
 	app := &spec.Spec.Containers[0]
-	app.Env = append(app.Env, corev1.EnvVar{Name: "PORT", Value: "8000"}) // port of the model in the example
+	app.Env = append(app.Env, corev1.EnvVar{Name: "PORT", Value: "8000"}) // the model in the example listens on this port
 	p := play(t, spec, nil)
 	p.awaitReady()
 
@@ -163,7 +163,7 @@ func TestInjectedExampleLosesNoRequest(t *testing.T) {
 	})
 	since := served.Load()
 	eventually(t, "50 more requests are served during the drain", func() bool { return served.Load() >= since+50 })
-	stop() // all endpoints have been updated
+	stop() // stop sending, as after the removal of the pod from all endpoints
 	if refused.Load() != 0 || sent.Load() != served.Load() {
 		t.Errorf("got %d responses from the app and %d refused connections for %d requests, want a response to each request", served.Load(), refused.Load(), sent.Load())
 	}

@@ -26,7 +26,7 @@ type settings struct {
 	page    string         // file with the table
 	seconds int            // duration of a row; 0 means defaultSeconds, or longer until the minimum number of requests is reached
 	quick   bool           // short selection for CI, without HAProxy
-	hour    bool           // the row that takes an hour, with the sidecar only
+	hour    bool           // run only the row that takes an hour, with the sidecar only
 	write   bool           // write the lines of the rows into the table
 	list    bool           // list the rows only
 	only    string         // variants to run, as a regular expression
@@ -259,7 +259,7 @@ func runRows(ctx context.Context, dir string, chosen []row, s *settings) (*repor
 		}
 		fmt.Printf("%s: %s\n\n", r.name, line.verdict())
 		rep.lines = append(rep.lines, line)
-		if s.write { // now, so that a run that is interrupted keeps its results
+		if s.write { // write the table after each row, so that a run that is interrupted keeps its results
 			if err := rep.writeTo(s.page); err != nil {
 				return nil, err
 			}

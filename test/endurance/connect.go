@@ -133,7 +133,7 @@ func (p *httpPeer) connectChat(ctx context.Context, c *connect.Client[[]byte, []
 	for i := range p.options.count {
 		in := p.content.piece(n+i, p.size)
 		if err := stream.Send(&in); err != nil {
-			break // Receive returns the reason
+			break // the following Receive returns the reason
 		}
 		all = append(all, in...)
 		out, err := stream.Receive()

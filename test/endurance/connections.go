@@ -49,7 +49,7 @@ func connections(listener string) int {
 	for _, table := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
 		text, err := os.ReadFile(table)
 		if err != nil {
-			continue // no IPv6
+			continue // the kernel does not support IPv6
 		}
 		for line := range strings.Lines(string(text)) {
 			fields := strings.Fields(line)

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// growthGauges are the metrics of the sidecar that must not grow in the row for -hour.
+// growthGauges returns the metrics of the sidecar that must not grow in the row for
+// -hour.
 func growthGauges() []string {
 	return []string{
 		"queue_proxy_process_resident_memory_bytes", "queue_proxy_process_open_fds",
@@ -19,8 +20,8 @@ func growthGauges() []string {
 	}
 }
 
-// connectionsGauge is the number of connections to the application. It is not a metric of
-// the sidecar.
+// connectionsGauge is the name of the gauge for connections to the application. It is not
+// a metric of the sidecar.
 const connectionsGauge = "connections to the application"
 
 // A series contains one value per sample for each gauge.
@@ -77,7 +78,7 @@ const (
 // growth returns a description of each gauge that grows, and the values of all gauges. The
 // first quarter of the samples is the warm-up.
 func (s series) growth() (grown, values []string) {
-	const least = 8 // samples
+	const least = 8 // minimum number of samples
 	for _, name := range growthGauges() {
 		v := s[name]
 		if len(v) < least {

@@ -17,7 +17,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	_ "google.golang.org/grpc/encoding/gzip" // the server decompresses messages
+	_ "google.golang.org/grpc/encoding/gzip" // register the compressor, so that the server decompresses messages
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -36,22 +36,22 @@ func (rawCodec) Unmarshal(b []byte, v any) error {
 	return nil
 }
 
-// instructionField is the metadata field with the instructions for the application, in
-// the form of a query.
+// instructionField is the metadata field with the instructions for the application. Its
+// value has the form of a URL query.
 const (
 	instructionField = "x-do"
 	sumField         = "x-sum" // trailer with the checksum of the request
 )
 
-// Instructions are the instructions of a client to the application.
+// Instructions control the response of the application to one call.
 type instructions struct {
 	seed    int           // seed of the response content
-	reply   int           // bytes of a response message; -1 is a copy of the request
-	count   int           // messages of a download
+	reply   int           // number of bytes in a response message; -1 means a copy of the request
+	count   int           // number of messages in a download
 	end     int           // number of messages until the server ends the stream; 0 means no limit
 	code    codes.Code    // status of the response
-	delay   time.Duration // wait before the response
-	ignore  bool          // the wait ignores cancellation
+	delay   time.Duration // time to wait before the response
+	ignore  bool          // the wait continues after a cancellation
 	hold    bool          // the stream stays open until the client disconnects
 	message string        // text of the status
 	echo    string        // metadata field to copy to the header and the trailer

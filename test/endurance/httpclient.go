@@ -64,8 +64,8 @@ func newHTTPPeer(l *load) (*httpPeer, error) {
 	return p, nil
 }
 
-// connect makes one request with each client. Otherwise a client opens a connection for
-// each of its first concurrent requests, and HTTP/2 uses all of them.
+// connect makes one request with each client. Without it, an HTTP/2 client would open a
+// connection for each of its first concurrent requests, and continue to use all of them.
 func (p *httpPeer) connect(ctx context.Context) error {
 	for _, c := range p.clients {
 		ctx, cancel := context.WithTimeout(ctx, maxCallTime)

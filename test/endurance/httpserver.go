@@ -35,7 +35,7 @@ func serveApplication(ctx context.Context, name string, args []string) error {
 type httpServer struct {
 	content content
 	mu      sync.Mutex
-	runs    map[string]int // number of times that the handler of /panic ran, by work
+	runs    map[string]int // number of times that the handler of /panic ran, by the work that the request names
 }
 
 func (s *httpServer) handler() http.Handler {

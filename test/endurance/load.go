@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Options are the options of a client load. A load uses a part of them.
+// Options are the options of a client load. Each load uses only some of them.
 type options struct {
 	target   string        // address of the application or of the proxy
 	ca       string        // PEM file with the certificate of the target; "" means plain text
@@ -24,14 +24,14 @@ type options struct {
 	conns    int           // number of connections
 	streams  int           // number of concurrent calls on each connection
 	rate     int           // calls per second in total; 0 means no limit
-	size     int           // bytes of content of a request message
-	reply    int           // bytes of content of a response message
+	size     int           // number of bytes of content in a request message
+	reply    int           // number of bytes of content in a response message
 	delay    time.Duration // time that the application waits before it responds
 	deadline time.Duration // deadline of a call; 0 means none
-	share    int           // ratio of all calls to the calls with a deadline; 0 means the same as 1
+	share    int           // share of the calls that have a deadline: one of this number of calls; 0 means all calls
 	cancel   time.Duration // calls are canceled at a random time between 0 and twice this time; 0 means never
 	path     string        // path and query of an HTTP request
-	count    int           // messages of a stream, or variants of a call
+	count    int           // number of messages in a stream, or of variants of a call
 	gzip     bool          // messages are compressed
 	late     time.Duration // time between a response header and the first read of the content
 	pause    time.Duration // mean time between two calls of a worker; 0 means no delay
@@ -124,7 +124,7 @@ func (l *load) repeat(ctx context.Context, call func(ctx context.Context, conn, 
 	wg.Wait()
 }
 
-// wait waits between two calls, for the pause with a deviation of up to 2 %.
+// wait waits for the pause between two calls, with a deviation of up to 2 %.
 func (l *load) wait() {
 	if l.pause > 0 {
 		time.Sleep(l.pause*98/100 + rand.N(l.pause*4/100))

@@ -1,15 +1,16 @@
 //go:build linux
 
-// The endurance program runs real clients and real servers at full rate, without a
-// proxy, through the sidecar and through HAProxy, and compares the failures.
+// The endurance program runs real clients and real servers at full rate, without a proxy,
+// through the sidecar and through HAProxy, and compares the failures.
 //
 // A row of the table is an application, one or more client loads, and options; rows.go
-// declares all rows. Every application and every client is a separate process, so that
-// a crash affects only one row. The program, its proxies and its peers run in a network
-// namespace of their own.
+// declares all rows. Every application and every client is a separate process, so that a
+// crash affects only one row. The program, its proxies and its peers run in a separate
+// network namespace.
 //
-// A failure is a status other than the status of the peer, wrong content, or a missing
-// trailer. A row fails if the sidecar has failures that the peer alone does not have.
+// A failure is a status other than the status that the peer returns, wrong content, or a
+// missing trailer. A row fails if there are failures with the sidecar that do not occur
+// without a proxy.
 package main
 
 import (

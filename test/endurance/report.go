@@ -22,13 +22,14 @@ type report struct{ lines []line }
 const (
 	passed   = "ok"
 	crowded  = "ok, many connections"
-	alone    = "ok, not compared" // the sidecar or the peer alone did not run
+	alone    = "ok, not compared" // the row did not run with the sidecar, or not without a proxy
 	rejected = "**FAIL**"
 )
 
-// A verdict mentions the number of connections if the sidecar uses more than manyConnections
-// times as many connections as the peer alone, or as another proxy. A sidecar needs as many
-// connections as one of the others, so the ratio is a sign of leaked streams.
+// A verdict mentions the number of connections if the sidecar uses more than
+// manyConnections times as many connections as the other variants. The sidecar should
+// need about as many connections as the others, so a higher ratio indicates leaked
+// streams.
 const manyConnections = 4
 
 // verdict returns the verdict of the row.
@@ -39,7 +40,7 @@ func (l *line) verdict() string {
 	if l.outcomes[direct] == nil || l.outcomes[sidecar] == nil {
 		return alone
 	}
-	most := manyConnections // lower limit, because the others can use a single connection
+	most := manyConnections // at least this value, because the other variants can use a single connection
 	for v, out := range l.outcomes {
 		if v != sidecar {
 			most = max(most, out.connections)
@@ -133,7 +134,7 @@ func (r *row) title() string {
 // table returns the table in Markdown. It contains the lines of r and, for rows that did not run, the lines of an
 // earlier table.
 func (r *report) table(earlier string) string {
-	lines := map[string]string{} // by the title of the row
+	lines := map[string]string{} // lines of the table by the title of the row
 	for text := range strings.Lines(earlier) {
 		if cells := strings.Split(text, " | "); len(cells) == 5 {
 			lines[strings.TrimPrefix(cells[0], "| ")] = strings.TrimSpace(text)

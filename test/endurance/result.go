@@ -15,7 +15,7 @@ import (
 type result struct {
 	Requests int            `json:"requests"`           // completed requests, or messages on long streams
 	Bytes    int64          `json:"bytes"`              // bytes of content in both directions
-	Expected map[string]int `json:"expected,omitempty"` // ends that are not failures, by kind, such as an expired deadline
+	Expected map[string]int `json:"expected,omitempty"` // expected ends of calls by kind, such as an expired deadline
 	Failures map[string]int `json:"failures,omitempty"` // failures by kind
 }
 

@@ -12,7 +12,7 @@ type row struct {
 	name     string
 	app      program
 	loads    []program // clients that run at the same time
-	h2       bool      // the application supports HTTP/2 only
+	h2       bool      // the application supports only HTTP/2
 	tls      bool      // the clients use TLS
 	second   bool      // without a proxy, the clients use the second address of the application
 	nginx    bool      // compare with nginx instead of HAProxy

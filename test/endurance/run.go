@@ -14,7 +14,7 @@ import (
 type outcome struct {
 	result
 	connections int      // highest number of connections to the application
-	gauges      []string // growth of each gauge in the row for -hour
+	gauges      []string // description of each gauge that grows in the row for -hour
 	notes       []string // counters and output that help to find the cause of failures
 }
 
@@ -111,8 +111,8 @@ func (p *place) environment() []string {
 	return append(os.Environ(), "NODE_PATH="+p.Modules, "PYTHONPATH="+p.Peers, "PYTHONDONTWRITEBYTECODE=1")
 }
 
-// loadTime is the maximum additional time of a client load that has not reached the minimum
-// number of requests.
+// loadTime is the maximum time that a client load runs after its duration, because it has not reached
+// the minimum number of requests.
 const loadTime = maxLoadTime + maxCallTime + patience
 
 // runLoads runs all clients of a row at the same time and adds up their results.

@@ -42,7 +42,7 @@ func runTool(ctx context.Context, l *load) error {
 		}
 		l.tally.add(part)
 		if part.failures() >= part.Requests {
-			return nil // the target does not respond
+			return nil // stop, because the target does not respond
 		}
 	}
 	return nil
@@ -88,7 +88,7 @@ func parseH2load(r *result, text string) {
 	r.Bytes = int64(number(text, `traffic: .* \((\d+)\) total`))
 	for _, kind := range []string{"failed", "errored", "timeout"} {
 		if n := number(text, `requests:.* (\d+) `+kind); n > 0 && kind != "errored" {
-			r.fail("h2load: "+kind, n) // "failed" includes "errored"
+			r.fail("h2load: "+kind, n) // the number of "failed" requests includes the "errored" ones
 		}
 	}
 	for _, class := range []string{"3xx", "4xx", "5xx"} {

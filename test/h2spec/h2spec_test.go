@@ -110,15 +110,15 @@ func TestSidecarPassesCasesOfReverseProxy(t *testing.T) {
 			if !to.like.passed[name] {
 				continue
 			}
-			// If the machine is busy for two seconds, a case cannot be distinguished from a
-			// silent peer, so it runs again.
+			// If the machine is busy for two seconds, a correct peer appears to be silent, so a
+			// failed case runs again.
 			if again := to.run(f.test); again == nil {
 				t.Logf("%s: %s: passed on the second attempt, first error: %v", to.name, name, f.err)
 			} else {
 				t.Errorf("%s: %s: got %v, on the second attempt %v, want pass, as with the reference", to.name, name, f.err, again)
 			}
 		}
-		to.waitUntilReady(t) // after all cases
+		to.waitUntilReady(t) // the target must still be ready after all cases
 	}
 }
 
@@ -128,7 +128,7 @@ type target struct {
 	name    string
 	address string
 	tls     bool
-	like    *target // reference for the comparison; nil for a reference
+	like    *target // reference that the target is compared with; nil for the reference
 
 	passed  map[string]bool
 	failed  map[string]failure
@@ -238,7 +238,7 @@ func (to *target) waitUntilReady(t *testing.T) {
 // 5 bytes.
 const greeting = "hello, h2spec"
 
-// quiet discards the errors of servers that a test breaks.
+// quiet is a logger that discards the errors of servers that a test breaks.
 var quiet = log.New(io.Discard, "", 0)
 
 // startApp starts a user container that supports only HTTP/1.1 or only h2c.
@@ -284,7 +284,7 @@ func startReference(t *testing.T, app *httptest.Server, secure bool) *httptest.S
 		s.Start()
 	}
 	t.Cleanup(func() {
-		s.CloseClientConnections() // a case leaves streams that wait for flow control
+		s.CloseClientConnections() // close the connections, because a case leaves streams that wait for flow control
 		s.Close()
 	})
 	return s
@@ -323,7 +323,7 @@ func startSidecar(t *testing.T, app, certified *httptest.Server, ports []string)
 		"TLS_CERT_DIR=" + dir,
 	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, said, said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // kills the sidecar when the test exits
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the kernel kills the sidecar when the test exits
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func ServeApp(t testing.TB, ln net.Listener, serve func(c *AppConn)) *App {
 func (a *App) serve(tcp *net.TCPConn, serve func(c *AppConn)) {
 	tcp.SetDeadline(time.Now().Add(Patience))
 	a.mu.Lock()
-	if a.open == nil { // the test has ended
+	if a.open == nil { // the test has ended, so close the connection
 		a.mu.Unlock()
 		tcp.Close()
 		return
@@ -86,7 +86,7 @@ func (a *App) serve(tcp *net.TCPConn, serve func(c *AppConn)) {
 	}()
 	c := &AppConn{TCPConn: tcp, In: bufio.NewReader(tcp), app: a}
 	first, err := c.In.Peek(1)
-	detection := string(first) == "@" // an invalid request that the sidecar may send to detect the protocol
+	detection := string(first) == "@" // the sidecar may send this invalid request to detect the protocol
 	if err != nil || !detection && c.answerProtocolRequest() {
 		return
 	}

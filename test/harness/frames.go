@@ -36,7 +36,7 @@ func (f *Frames) Greet(settings ...http2.Setting) error {
 		return err
 	}
 	if string(preface) != http2.ClientPreface {
-		_ = f.WriteSettings() // like nghttp2, so that the client can detect HTTP/2
+		_ = f.WriteSettings() // send SETTINGS also to a client of another protocol, as nghttp2 does, so that it can detect HTTP/2
 		return ErrNotHTTP
 	}
 	return f.WriteSettings(settings...)
@@ -51,7 +51,7 @@ func (f *Frames) Follow(got func(http2.Frame)) {
 			return
 		}
 		if s, ok := frame.(*http2.SettingsFrame); ok && !s.IsAck() {
-			_ = f.WriteSettingsAck() // the next read returns the error
+			_ = f.WriteSettingsAck() // ignore errors, because the next read returns them
 		}
 		got(frame)
 	}

@@ -20,7 +20,7 @@ type Message struct {
 	Fields   []string // "name: value" with a lower-case name
 	Body     string
 	Trailers []string // in the format of Fields
-	Complete bool     // the body has a length or a last chunk and is not truncated
+	Complete bool     // the message ends at its length or last chunk and is not truncated
 }
 
 // Method returns the method of a request.
@@ -106,7 +106,7 @@ func (m *Message) ReadBody(r *bufio.Reader) error {
 		}
 		m.Complete = true
 		return m.readContent(r, n)
-	case strings.HasPrefix(m.Start, "HTTP/"): // the body of the response ends with the connection
+	case strings.HasPrefix(m.Start, "HTTP/"): // without framing, the body of a response ends with the connection
 		b, err := io.ReadAll(r)
 		m.Body += string(b)
 		return err

@@ -17,7 +17,7 @@ func RunScripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(e *testscript.Env) error {
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise, each program takes another second
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // without this setting, each program with the race detector takes another second to exit
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},

@@ -40,5 +40,5 @@ func (p *pod) handshake(config *tls.Config) {
 	if err != nil {
 		return
 	}
-	p.with(c, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) }) // a server with TLS 1.3 rejects a client after the handshake
+	p.with(c, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) }) // read, because with TLS 1.3 a server rejects a client certificate only after the client's handshake
 }

@@ -16,19 +16,19 @@ import (
 
 // An incident is a row of the table in docs/metrics.md with the code that provokes it.
 type incident struct {
-	name string // a group, a colon and the name in the group
+	name string // name in the form "group: name"
 
 	settings     func(p *pod) []string // environment of the sidecar; can be nil
 	files        int                   // limit on open files of the sidecar; 0 means 4096
-	unreadOutput bool                  // whether the standard output of the sidecar is not read
-	app          func(p *pod)          // starts the application; nil if nothing accepts connections
+	unreadOutput bool                  // the standard output of the sidecar is not read
+	app          func(p *pod)          // starts the application; nil if no application accepts connections
 	provoke      func(p *pod)          // starts the clients; can be nil
 
 	// Expected signals. They are empty if the signal does not report the incident.
 	alerts   []string             // names of all firing alerts, without the prefix QueueProxy; the table contains the first name
 	metric   string               // series without the prefix queue_proxy_
 	abnormal func(v float64) bool // whether a value of the metric reports the incident; nil means greater than 0
-	log      []string             // parts of one line; the table contains the last one
+	log      []string             // parts of one log line; the table contains the last one
 	problem  string               // name of the first problem on the status page
 	why      string               // part of the output of queue-proxy why; if problem is empty, also part of the status page
 
@@ -119,7 +119,7 @@ func TestTableContainsEachIncident(t *testing.T) {
 // A cell of the table is empty if a signal does not report the incident for the reason silent.
 type cell struct{ text, silent string }
 
-// cells returns the cells of the signals.
+// cells returns the cells of the row that contain the expected signals.
 func (in *incident) cells() []cell {
 	alert, line := "", ""
 	if len(in.alerts) > 0 {

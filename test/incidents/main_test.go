@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	parallel := flag.Lookup("test.parallel")
 	if parallel.Value.String() == parallel.DefValue {
-		parallel.Value.Set("16") // most tests wait and use little CPU time
+		parallel.Value.Set("16") // run more tests in parallel than CPUs, because most tests wait and use little CPU time
 	}
 	m.Run()
 }

@@ -23,11 +23,11 @@ import (
 type pod struct {
 	t     testing.TB
 	dir   string          // directory of certificates, initially empty
-	roots *x509.CertPool  // contains the certificate in dir; nil if there is none
+	roots *x509.CertPool  // pool with the certificate in dir; nil if there is none
 	ctx   context.Context // canceled at the end of the test
 	done  sync.WaitGroup  // goroutines of the peers
 
-	app net.Listener // of the application; nil if it is stopped
+	app net.Listener // listener of the application; nil if the application is stopped
 
 	requests, tls, status, metrics, admin string // ports of the sidecar
 
@@ -184,7 +184,7 @@ func (p *pod) dial(use func(c net.Conn)) {
 // send sends text on a new connection and reads the response until the sidecar closes the connection.
 func (p *pod) send(text string) {
 	p.dial(func(c net.Conn) {
-		go func() { _, _ = io.WriteString(c, text) }() // the sidecar may close the connection without reading all of the text
+		go func() { _, _ = io.WriteString(c, text) }() // ignore errors, because the sidecar may close the connection without reading all of the text
 		_, _ = io.Copy(io.Discard, c)
 	})
 }

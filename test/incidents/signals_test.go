@@ -89,7 +89,8 @@ type evaluator interface {
 	firing(p *pod) ([]string, error)
 }
 
-// checkMetric requires a series with a positive value.
+// checkMetric returns an error if no value of the incident's series reports the incident. By
+// default, a value greater than 0 reports it.
 func checkMetric(p *pod, in *incident) error {
 	if in.metric == "" {
 		return nil
@@ -184,7 +185,7 @@ var spaces = regexp.MustCompile(`\s+`)
 func checkWhy(p *pod, in *incident) error {
 	why := exec.CommandContext(p.ctx, queueProxy, "why")
 	why.Env = []string{"STATUS_PORT=" + p.status}
-	out, _ := why.CombinedOutput() // the exit code is 1 if the pod is not ready
+	out, _ := why.CombinedOutput() // ignore the error, because the exit code is 1 if the pod is not ready
 	want := cmp.Or(in.why, "no problems found")
 	if text := spaces.ReplaceAllString(string(out), " "); !strings.Contains(text, want) {
 		return fmt.Errorf("got\n%s\nwant it to contain %q", out, want)

@@ -18,7 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Reasons for silent signals.
+// Reasons why a signal does not report an incident.
 const (
 	thresholdOfUser   = "A suitable threshold depends on the application."
 	clientsDecide     = "Clients cause the incident, and the pod serves other clients."
@@ -225,7 +225,7 @@ var incidents = []incident{
 		app: func(p *pod) { p.serve(func(http.ResponseWriter, *http.Request) { p.sleep(300 * time.Millisecond) }) },
 		provoke: func(p *pod) {
 			p.traffic(0, 1, 0)
-			p.traffic(8*time.Second, 5, 0) // the time in the application must be known without queued requests
+			p.traffic(8*time.Second, 5, 0) // send requests that are not queued first, so that the time in the application is known
 		},
 		alerts:  []string{"RequestsWaitLongerThanTheyTake"},
 		metric:  "waiting_requests",

@@ -21,10 +21,10 @@ import (
 	netcfg "knative.dev/networking/pkg/config"
 	netheader "knative.dev/networking/pkg/http/header"
 	fakekube "knative.dev/pkg/client/injection/kube/client/fake"
-	_ "knative.dev/pkg/client/injection/kube/informers/core/v1/endpoints/fake" // the throttler watches them
+	_ "knative.dev/pkg/client/injection/kube/informers/core/v1/endpoints/fake" // fake informer of the endpoints, which the throttler watches
 	_ "knative.dev/pkg/client/injection/kube/informers/core/v1/service/fake"
 	"knative.dev/pkg/configmap"
-	_ "knative.dev/pkg/injection/clients/namespacedkube/informers/core/v1/configmap/fake" // the certificates' cache watches them
+	_ "knative.dev/pkg/injection/clients/namespacedkube/informers/core/v1/configmap/fake" // fake informer of the ConfigMaps, which the cache of certificates watches
 	_ "knative.dev/pkg/injection/clients/namespacedkube/informers/core/v1/secret/fake"
 	"knative.dev/pkg/logging"
 	"knative.dev/pkg/network"
@@ -224,7 +224,7 @@ func activatorForwardsRequestWhenReady(t *testing.T, r *Release) {
 				s, err := p.stat()
 				if err == nil && s.ProxiedRequestCount == 0 {
 					err = errors.New(s.String())
-					_, _, _ = a.ask(p.client, "/again") // the statistics cover one second
+					_, _, _ = a.ask(p.client, "/again") // send another request, because the statistics cover one second
 				}
 				return err
 			})

@@ -97,7 +97,7 @@ func metricsPortFollowsConfigMap(t *testing.T, r *Release) {
 			if r.OTLP {
 				name = "http_server_request_duration_seconds_count"
 			}
-			poll(t, name+" is exported", func() error { // a request is counted after its response
+			poll(t, name+" is exported", func() error { // retry, because a request is counted only after its response
 				if got := p.exposition(port); !strings.Contains(got, "\n"+name+"{") {
 					return fmt.Errorf("unexpected metrics:\n%s", got)
 				}

@@ -56,7 +56,7 @@ func (p *pod) webSocket(path string) *websocket.Conn {
 	return c
 }
 
-// echo sends a message and checks that it is echoed.
+// echo sends a message and checks that the application returns it.
 func echo(c *websocket.Conn) error {
 	if err := c.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
 		return err
@@ -93,7 +93,7 @@ func testWebSocketClose(t *testing.T, r *Release, service string) {
 				closed <- err
 				return
 			}
-			time.Sleep(100 * time.Millisecond) // the app checks for SIGTERM between messages
+			time.Sleep(100 * time.Millisecond) // wait, because the app checks for SIGTERM only between messages
 		}
 	}()
 	p.remove(app.terminate)
@@ -219,7 +219,8 @@ func drainWaitsForRequest(t *testing.T, _ *Release) {
 	p.exits()
 }
 
-// As in Knative's TestWebSocketWithTimeout, for the only timeout that applies to WebSockets.
+// As in Knative's TestWebSocketWithTimeout, a timeout closes a WebSocket. Only the idle
+// timeout applies to WebSockets.
 func onlyIdleTimeoutEndsWebSocket(t *testing.T, _ *Release) {
 	for _, c := range []struct {
 		fact, service, delay string

@@ -70,7 +70,7 @@ func runInside() (code int, err error) {
 	again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
 	again.Env = append(os.Environ(),
 		insideName+"="+dir, sidecarName+"="+sidecar, servingName+"="+serving, networkingName+"="+networking,
-		"SYSTEM_NAMESPACE=knative-serving", "METRICS_DOMAIN=knative.dev/internal/serving") // like the controller
+		"SYSTEM_NAMESPACE=knative-serving", "METRICS_DOMAIN=knative.dev/internal/serving") // set the variables that the controller also has
 	again.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
 		Pdeathsig:  syscall.SIGKILL,
@@ -131,7 +131,7 @@ func prepareNamespaces() error {
 		return fmt.Errorf("socket: %w", err)
 	}
 	defer syscall.Close(s)
-	up := struct { // struct ifreq
+	up := struct { // the layout of struct ifreq
 		name  [syscall.IFNAMSIZ]byte
 		flags uint16
 		_     [22]byte

@@ -51,7 +51,7 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Trailer", "Grpc-Status")
-		_, _ = w.Write(make([]byte, 5)) // an empty message
+		_, _ = w.Write(make([]byte, 5)) // respond with an empty gRPC message
 		w.Header().Set("Grpc-Status", "0")
 		return
 	}

@@ -33,7 +33,7 @@ type pod struct {
 	*revision
 	env     []string // environment of the sidecar
 	sidecar *process
-	client  *http.Client // uses the protocol of the Revision's port
+	client  *http.Client // client that uses the protocol of the Revision's port
 }
 
 // newPod creates a pod without starting its processes.
@@ -124,7 +124,7 @@ func (p *pod) image(name string) *process {
 func (p *pod) readiness() error {
 	probe := p.container(p.t, resources.QueueContainerName).ReadinessProbe
 	if probe == nil {
-		return nil // ready when it runs
+		return nil // without a probe, a container is ready when it runs
 	}
 	timeout := time.Duration(max(probe.TimeoutSeconds, 1)) * time.Second
 	client := &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	grpcService = "grpc-ping" // one concurrent request, ten queued requests, 100 ms for each request
+	grpcService = "grpc-ping" // name of the Service: one concurrent request, ten queued requests, 100 ms for each request
 
 	// retries is a common retry policy of a gRPC client.
 	retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5,
 		"initialBackoff": "0.5s", "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
-	minPushback, maxPushback = 500, 1500 // ms
+	minPushback, maxPushback = 500, 1500 // in milliseconds
 )
 
 func (p *pod) pingClient(options ...grpc.DialOption) ping.PingServiceClient {
@@ -35,7 +35,7 @@ func (p *pod) pingClient(options ...grpc.DialOption) ping.PingServiceClient {
 	return ping.NewPingServiceClient(c)
 }
 
-// As in Knative's TestGRPCUnaryPing and TestGRPCStreamingPing.
+// The test makes the calls of Knative's TestGRPCUnaryPing and TestGRPCStreamingPing.
 func grpcCallsAndStreamsSucceed(t *testing.T, _ *Release) {
 	p := newPod(t, grpcService)
 	p.start()

@@ -36,7 +36,7 @@ const (
 	Lost                       // all other results
 )
 
-// Verdicts is the number of verdicts.
+// Verdicts is the number of values of Verdict.
 const Verdicts = Lost + 1
 
 func (v Verdict) String() string {
@@ -149,7 +149,8 @@ type Client struct {
 	open *conns // connections of h2
 }
 
-// conns are the connections that a transport has opened, possibly for a request that was canceled.
+// A conns contains the connections that a transport has opened, possibly for a request
+// that was canceled.
 type conns struct {
 	mu    sync.Mutex // protects the following fields
 	all   []net.Conn
@@ -206,7 +207,7 @@ func (v *Client) Leave() {
 	v.hangUp()
 	if v.h2 != nil {
 		v.h2.CloseIdleConnections()
-		v.open.close() // a stream that was reset can still be open
+		v.open.close() // close the connections explicitly, because a stream that was reset can still be open
 		v.h2 = nil
 	}
 }
@@ -266,7 +267,7 @@ func (v *Client) AskAtOnce(all []Request) {
 		v.c.SetDeadline(time.Now().Add(Patience))
 		go func() {
 			defer close(wrote)
-			_, _ = io.WriteString(v.c, text.String()) // the reader reports the error
+			_, _ = io.WriteString(v.c, text.String()) // ignore errors, because the reader reports them
 		}()
 	} else {
 		close(wrote)
@@ -334,7 +335,7 @@ func (v *Client) AskAndLeave(q Request, after time.Duration) {
 	}
 	if plain, ok := c.(*net.TCPConn); ok {
 		plain.SetLinger(0)
-		plain.Close() // the TLS connection would send close_notify
+		plain.Close() // close the TCP connection, because closing the TLS connection would send close_notify
 	}
 }
 
@@ -449,7 +450,7 @@ func (v *Client) send2(ctx context.Context, q Request, id string) (*http.Respons
 	}
 	var body io.Reader
 	if q.Body >= 0 {
-		body = io.LimitReader(as{}, int64(q.Body)) // net/http cannot send a body of unknown length twice
+		body = io.LimitReader(as{}, int64(q.Body)) // hide the type of the body, so that net/http cannot rewind it and send the request twice
 	}
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	scheme := "http"

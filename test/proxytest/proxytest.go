@@ -56,7 +56,7 @@ type Proxy struct {
 	reference *reference.Server
 	app       *http1client.App
 	h2client  *http2client.Client
-	clientTLS *tls.Config // nil for plain connections
+	clientTLS *tls.Config // TLS configuration of clients; nil for plain connections
 	log       harness.Buffer
 	shutdown  sync.Once
 
@@ -236,7 +236,7 @@ func HoldMemory(b *netconn.Budget, n int) (release func()) {
 	before, _ := b.Usage()
 	for left := n; left > 0; {
 		a := b.Open("other", func() {})
-		used, _ := b.Usage() // the budget can include the connections themselves
+		used, _ := b.Usage() // subtract the initial usage, because the budget can include the connections themselves
 		left = n - int(used-before)
 		held := each
 		if left < 2*each {

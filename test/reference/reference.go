@@ -38,7 +38,7 @@ type Server struct {
 	settings rewrite.ServerSettings
 	proxy    transport.Handler
 	app      *http1client.App
-	client   *http2client.Client // for an app that supports HTTP/2
+	client   *http2client.Client // client for an app that supports HTTP/2
 	server   *http.Server
 }
 
@@ -84,11 +84,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer x.canceler.Stop()
 	defer context.AfterFunc(r.Context(), x.Notify)()
 	s.proxy.Serve(x, x.state)
-	if x.cut || !x.answered { // net/http would send 200 to a client that has disconnected
+	if x.cut || !x.answered { // abort the response, because net/http would send 200 to a client that has disconnected
 		panic(http.ErrAbortHandler)
 	}
 	if x.bodyIsLeft() {
-		x.StopBody() // net/http does not wait for the rest
+		x.StopBody() // stop reading the body, because net/http does not wait for the rest
 	}
 }
 
@@ -117,7 +117,7 @@ type exchange struct {
 	canceler *transport.Canceler
 	state    transport.State
 	result   transport.Result
-	trace    *httptrace.ClientTrace // of ReverseProxy
+	trace    *httptrace.ClientTrace // trace that ReverseProxy has added to the request
 	body     body
 	stopped  atomic.Bool // StopBody was called
 
@@ -131,7 +131,7 @@ type body struct {
 	mu       sync.Mutex
 	left     int64 // bytes that were not read; negative if the length is unknown
 	complete bool
-	err      error // of source, except io.EOF
+	err      error // error of source; nil after io.EOF
 }
 
 // Read implements io.Reader.
@@ -204,10 +204,10 @@ func (x *exchange) Answer(a transport.Answer) {
 func (x *exchange) setDefaults() {
 	h := x.w.Header()
 	if _, ok := h[transport.ContentType]; !ok {
-		h[transport.ContentType] = nil // net/http would detect it
+		h[transport.ContentType] = nil // a nil value prevents net/http from detecting the Content-Type
 	}
 	if x.bodyIsLeft() {
-		_ = x.control.EnableFullDuplex() // net/http would read the rest first
+		_ = x.control.EnableFullDuplex() // net/http would otherwise read the rest of the body before it sends the response
 	}
 	if x.bodyIsLeft() || x.r.Method == http.MethodConnect {
 		h.Set(transport.Connection, "close")
@@ -219,7 +219,7 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	x.canceler.Watch(state)
 	server := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			for name, values := range r.In.Header { // ReverseProxy has removed these fields
+			for name, values := range r.In.Header { // restore the fields that ReverseProxy has removed
 				if name == transport.Forwarded || strings.HasPrefix(name, "X-Forwarded-") {
 					r.Out.Header[name] = values
 				}
@@ -228,11 +228,11 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 		Transport:     x,
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
-		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) {}, // RoundTrip has set the result
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) {}, // do nothing, because RoundTrip has set the result
 	}
 	in := *x.r
 	in.Header = maps.Clone(x.r.Header)
-	delete(in.Header, transport.Upgrade) // ReverseProxy forwards only one of them
+	delete(in.Header, transport.Upgrade) // remove Upgrade, because ReverseProxy forwards only one of its field lines
 	defer func() {
 		if v := recover(); v != nil {
 			if v != any(http.ErrAbortHandler) {
@@ -276,7 +276,7 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	call.Began(&x.result, head.Status)
 	x.answered = true
 	r := &http.Response{StatusCode: head.Status, Header: x.header(head.Fields), Trailer: http.Header{}, ContentLength: response.Length(), Request: out}
-	x.w.Header()[transport.Trailer] = r.Header[transport.Trailer] // which ReverseProxy removes
+	x.w.Header()[transport.Trailer] = r.Header[transport.Trailer] // restore the Trailer field, which ReverseProxy removes
 	x.setDefaults()
 	if n := rewrite.AnnouncedLength(head, response.Length()); n >= 0 && head.Status != http.StatusNotModified {
 		r.Header.Set(transport.ContentLength, strconv.FormatInt(n, 10))
@@ -318,7 +318,7 @@ func (x *exchange) refuse(q *rewrite.Request) error {
 			return transport.FaultBadRequest
 		}
 	}
-	for _, value := range x.r.Header[transport.ContentLength] { // RFC 9113 section 8.1.1; net/http validates only one
+	for _, value := range x.r.Header[transport.ContentLength] { // RFC 9113 section 8.1.1; net/http validates only one of the values
 		if n, err := strconv.ParseUint(value, 10, 63); x.isH2() && (err != nil || int64(n) != x.r.ContentLength) {
 			return transport.FaultBadRequest
 		}
@@ -410,7 +410,7 @@ type responseBody struct {
 	x       *exchange
 	source  rewrite.Response
 	rest    []byte
-	trailer http.Header // set at the end
+	trailer http.Header // trailer fields; set at the end of the body
 }
 
 // Read implements io.Reader.
@@ -420,12 +420,12 @@ func (b *responseBody) Read(p []byte) (n int, err error) {
 	}
 	switch {
 	case err == io.EOF:
-		clear(b.x.w.Header()) // net/http would send announced trailers that are fields of the header section
+		clear(b.x.w.Header()) // remove the fields of the header section, because net/http would send announced trailers with their values
 		for _, f := range rewrite.ResponseTrailer(b.x.state, b.source.Trailer()) {
 			b.trailer.Add(string(f.Name), string(f.Value))
 		}
 	case err != nil:
-		_ = b.x.control.Flush() // the client receives the header section
+		_ = b.x.control.Flush() // send the header section immediately
 		_, failed := b.x.body.state()
 		b.x.result.Err = transport.Cause(b.x.canceler.Abortable(nil), err, failed)
 	}

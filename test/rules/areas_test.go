@@ -7,7 +7,7 @@ import (
 )
 
 // areas lists the directories directly below pkg, and pkg/observation/bound, which transport and fair
-// import. A package may import packages of its own area and of the areas after it.
+// import. A package may import packages of the same area and of the areas after it.
 var areas = []string{
 	"sidecar", "inject", "plugin", "config", "observe", "probe", "proxy", "observation", "transport", "certs", "fair", "observation/bound",
 	"message",

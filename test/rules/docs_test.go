@@ -81,7 +81,7 @@ func TestPathsInDocumentsExist(t *testing.T) {
 	found := 0
 	for name, text := range documents(t) {
 		if base := filepath.Base(name); base == "CHANGELOG.md" || base == "comparison.md" {
-			continue // the paths can belong to earlier versions or to other repositories
+			continue // skip this page, because its paths can belong to earlier versions or to other repositories
 		}
 		for i, line := range strings.Split(text, "\n") {
 			for _, m := range filePath.FindAllStringSubmatch(line, -1) {
@@ -172,7 +172,7 @@ func TestVulnerabilitiesHaveTests(t *testing.T) {
 	for line := range strings.Lines(string(text)) {
 		cell, test, found := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		if !found {
-			continue // a comment or an empty line
+			continue // skip a comment or an empty line
 		}
 		tests[cell] = test
 		file, name, _ := strings.Cut(test, ":")
@@ -183,7 +183,7 @@ func TestVulnerabilitiesHaveTests(t *testing.T) {
 	}
 	rows := 0
 	for _, m := range vulnerability.FindAllStringSubmatch(documents(t)[filepath.Join(root, "docs", "cves.md")], -1) {
-		if strings.HasSuffix(m[0], "| behavior |") { // the header of a table
+		if strings.HasSuffix(m[0], "| behavior |") { // skip the header of a table
 			continue
 		}
 		rows++

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Podman and Buildah do not add a registry to an image name.
+// The image name must contain a registry, because Podman and Buildah do not add one.
 func TestBaseImageHasRegistry(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
 	if err != nil {

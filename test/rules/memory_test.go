@@ -82,7 +82,7 @@ func isTable(value ast.Expr, files []*ast.File) bool {
 		return own || isTableType(v.Type)
 	case *ast.CallExpr:
 		switch f := v.Fun.(type) {
-		case *ast.ArrayType: // a conversion
+		case *ast.ArrayType: // the call is a conversion
 			return true
 		case *ast.FuncLit:
 			return returnsTable(f.Type)
@@ -147,7 +147,7 @@ func assignedVariables(set *token.FileSet, files []*ast.File) map[string]bool {
 	return assigned
 }
 
-// rootName returns x for an expression such as x.f[i].
+// rootName returns the identifier at the beginning of an expression, such as x in x.f[i].
 func rootName(e ast.Expr) *ast.Ident {
 	for {
 		switch x := e.(type) {

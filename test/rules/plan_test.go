@@ -11,18 +11,18 @@ type folder struct {
 // the linter and the table in ARCHITECTURE.md are generated from it.
 var plan = []folder{
 
-	// Text for people.
+	// Text for users.
 	{path: "pkg/message"},
 
-	// The bounds on the behavior of peers. Each area can import it.
+	// Limits on the behavior of peers. Each area can import this package.
 	{path: "pkg/observation/bound", may: []string{"pkg/message"}},
 
 	// Admission by client address.
 	{path: "pkg/fair", may: []string{"pkg/observation/bound"}},
 	{path: "pkg/certs"},
 
-	// Connections and protocols. They only import the admission of handshakes and the names of bounds
-	// from other areas.
+	// Connections and protocols. From other areas, these packages import only the admission
+	// of handshakes and the names of bounds.
 	{path: "pkg/transport"},
 	{path: "pkg/transport/netconn", may: []string{"pkg/fair", "pkg/observation/bound"}},
 	{path: "pkg/transport/http1/wire", may: []string{"pkg/transport"}},
@@ -61,7 +61,7 @@ var plan = []folder{
 	}},
 	{path: "pkg/probe", may: []string{"pkg/message", "pkg/observation", "pkg/transport"}},
 
-	// Consumers of observations.
+	// Packages that consume observations.
 	{path: "pkg/observe/export", may: []string{"pkg/message", "pkg/transport"}},
 	{path: "pkg/observe/metrics", may: []string{
 		"pkg/fair", "pkg/message", "pkg/observation", "pkg/observation/bound", "pkg/observe/export",
@@ -103,7 +103,7 @@ var plan = []folder{
 	{path: "hack/plain"},
 	{path: "hack/site"},
 
-	// Only for tests and plots.
+	// Packages that only tests and plots use.
 	{path: "test/limits/simulation", may: []string{"pkg/observation", "pkg/proxy/adapt"}},
 	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/reference", may: []string{
@@ -184,8 +184,8 @@ var required = []string{
 // heavy lists packages that the sidecar must not link directly or indirectly, because each one
 // increases the size or the memory of the sidecar by megabytes.
 var heavy = []string{
-	// It compiles two regular expressions before main, which takes 1 MB and 1/15 of the CPU
-	// time of a start. OpenCensus 0.16 and later import it (docs/dependencies.md).
+	// This package compiles two regular expressions before main, which takes 1 MB and 1/15 of
+	// the CPU time of a start. OpenCensus 0.16 and later import it (docs/dependencies.md).
 	"go.opencensus.io/trace/tracestate",
 	"k8s.io/",
 	"sigs.k8s.io/",
@@ -193,11 +193,12 @@ var heavy = []string{
 	"github.com/spf13/",
 	"charm.land/",
 	"github.com/charmbracelet/",
-	// All packages except the messages of OTLP.
+	// The prefix contains all packages of OpenTelemetry except the messages of OTLP.
 	"go.opentelemetry.io/otel",
 	"go.opentelemetry.io/contrib/",
 	"go.opentelemetry.io/proto/otlp/collector/",
-	// All packages of this module except hpack, which pkg/transport/http2/http2conn uses, need these packages.
+	// All packages of the module golang.org/x/net need these packages, except hpack, which
+	// pkg/transport/http2/http2conn uses.
 	"golang.org/x/net/http/",
 	"golang.org/x/net/idna",
 }

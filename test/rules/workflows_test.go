@@ -29,7 +29,7 @@ func TestWorkflowActionsHaveCommitHash(t *testing.T) {
 		for _, m := range uses.FindAllStringSubmatch(string(text), -1) {
 			seen++
 			if strings.HasPrefix(m[1], "./") {
-				continue // a workflow of this commit
+				continue // the workflow belongs to the same commit
 			}
 			if !pinned.MatchString(m[1]) {
 				t.Errorf("%s: action %s has no full commit hash, but tags can change", name, m[1])

@@ -53,7 +53,7 @@ func (s *soak) startClients(ctx context.Context, clients *sync.WaitGroup, name s
 	join("activator", 1, false, func(v *ledger.Client) {
 		v.Fields = [][2]string{{"K-Proxy-Request", "activator"}, {"Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
 	})
-	join("kubelet", 3, false, func(v *ledger.Client) { // more clients than slots in addition to the limit
+	join("kubelet", 3, false, func(v *ledger.Client) { // three clients, which are more than the two slots in addition to the limit
 		v.Requests = []ledger.Request{ledger.Get("/status/200", 0), ledger.Get("/status/200", 0).OverH2()}
 		v.Fields = [][2]string{{"User-Agent", "kube-probe/1.35"}}
 	})
@@ -142,7 +142,7 @@ func (s *soak) call(ctx context.Context, name string, rng *rand.Rand) {
 			e.Fail(err, time.Since(begun))
 		default:
 			if err != nil {
-				a.Header.Set("Grpc-Status", "refused") // the gRPC client does not expose this field
+				a.Header.Set("Grpc-Status", "refused") // the gRPC client does not expose Grpc-Status, so it is set to any value other than 0
 			}
 			e.Classify(-1, &a, nil)
 		}
@@ -266,7 +266,7 @@ func (p *probes) follow(ctx context.Context, address, kind string, every time.Du
 		if n%50 == 0 {
 			c.CloseIdleConnections()
 		}
-		_ = p.ask(c, address, kind) // a failed probe is also a result
+		_ = p.ask(c, address, kind) // ignore the error, because ask counts failed probes
 		time.Sleep(every)
 	}
 }

@@ -158,10 +158,10 @@ func (x exposition) sum(name string) (n float64) {
 // An autoscaler reads the statistics four times per second and adds up the requests that
 // arrived in each second.
 type autoscaler struct {
-	stop func() // stops the goroutine and waits for it
+	stop func() // stop stops the goroutine and waits for it
 
 	mu     sync.Mutex
-	steps  map[int]step // known differences between the arrivals at the ends of two seconds
+	steps  map[int]step // known differences between the total arrivals at the ends of two seconds
 	newest int
 	err    error
 }
@@ -223,7 +223,7 @@ func (a *autoscaler) follow(s *soak) {
 		defer close(done)
 		for n := 0; ; n++ {
 			s.looking.Lock()
-			if n%4 == 0 { // at the rates of Knative's autoscaler and of Prometheus
+			if n%4 == 0 { // read at the rates of Knative's autoscaler and of Prometheus
 				_, err := s.get(s.port.autoscaler, "/metrics", [2]string{"Accept", "application/protobuf"})
 				a.fail(err)
 			}
@@ -281,7 +281,7 @@ func (a *autoscaler) read(s *soak) {
 		seconds           int
 		requests, proxied float64
 	}{{1, now.Last, now.Proxied}, {6, now.Last6, now.Proxied6}, {60, now.Last60, now.Proxied60}} {
-		n := min(w.seconds, k) // the windows of a new process are shorter
+		n := min(w.seconds, k) // the windows are shorter in a new process
 		a.recordArrivals(k-n, k, arrivals{math.Round(w.requests * float64(n)), math.Round(w.proxied * float64(n))})
 	}
 }

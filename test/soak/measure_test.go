@@ -34,7 +34,7 @@ func (a *sample) String() string {
 
 // takeSample takes a sample.
 func (s *soak) takeSample() (a sample, err error) {
-	s.looking.Lock() // a concurrent scrape would create garbage
+	s.looking.Lock() // exclude concurrent scrapes, which would create garbage
 	defer s.looking.Unlock()
 	a.at = time.Since(s.begun)
 	heap, err := s.get(s.port.status, "/debug/pprof/heap?debug=1&gc=1") // the parameter gc=1 of the profiler runs a garbage collection first
@@ -104,7 +104,7 @@ func (s *soak) files(dir string) (others, kept int, err error) {
 	for _, one := range list {
 		link, err := os.Readlink(dir + "/" + one.Name())
 		if err != nil {
-			continue // closed in the meantime
+			continue // the file was closed after the directory was read
 		}
 		inode, socket := strings.CutPrefix(link, "socket:[")
 		if socket && !elsewhere[strings.TrimSuffix(inode, "]")] {
@@ -128,7 +128,7 @@ func (s *soak) atRest() (now sample) {
 		}
 		if looks == 0 || next.goroutines != now.goroutines || next.files != now.files {
 			since, looks = time.Now(), 0
-		} else { // the minimum of several measurements contains the least garbage
+		} else { // keep the minimum of several measurements, which contains the least garbage
 			next.heap, next.anonymous = min(next.heap, now.heap), min(next.anonymous, now.anonymous)
 			next.rss, next.pss = min(next.rss, now.rss), min(next.pss, now.pss)
 		}
@@ -137,7 +137,7 @@ func (s *soak) atRest() (now sample) {
 		if b := s.base; b != nil && (now.goroutines != b.goroutines || now.files != b.files || now.kept > concurrency+2) {
 			return fmt.Errorf("got %v, want %v and at most %d idle connections", &now, b, concurrency+2)
 		}
-		if looks < 10 || time.Since(since) < 2*time.Second { // the Go runtime returns memory in the meantime
+		if looks < 10 || time.Since(since) < 2*time.Second { // continue, because the Go runtime returns memory to the kernel after some time
 			return fmt.Errorf("got %v, want stable values", &now)
 		}
 		return nil
@@ -153,7 +153,7 @@ func (s *soak) atRest() (now sample) {
 // confidence interval.
 type slope struct{ low, mid, high float64 }
 
-// slopeOf requires at least three points.
+// slopeOf returns the slope of y over at. It requires at least three points.
 func slopeOf(at []time.Duration, y []float64) slope {
 	n := float64(len(at))
 	var mt, my, tt, ty, rest float64
@@ -190,7 +190,8 @@ func TestSlopeOfKnownPoints(t *testing.T) {
 		y = append(y, 3*float64(i)+float64(i%2))
 	}
 	got := slopeOf(at, y)
-	// By hand: sxx 82.5, sxy 250, residuals 2.4242, s 0.5505, standard error 0.0606.
+	// Calculated by hand: sxx 82.5, sxy 250, residuals 2.4242, s 0.5505, standard error
+	// 0.0606.
 	if math.Abs(got.mid-3.0303) > 1e-3 || math.Abs(got.high-got.mid-2.306*0.06061) > 2e-3 {
 		t.Errorf("got %+v, want 3.0303 with bounds of 0.1398", got)
 	}
@@ -199,17 +200,18 @@ func TestSlopeOfKnownPoints(t *testing.T) {
 	}
 }
 
-// The maximum growth of memory per day in a long run, compared with the upper bound of the
-// slope. n rests in a time T determine the slope with an accuracy of t s sqrt(12/n) / T, where
-// s is the standard deviation of single measurements from the line and t is Student's t. With
-// the measured s of 0.26 MB and 0.5 MB, 24 rests in the last 25 of 30 minutes give 22 and 42 MB
-// per day. If the true slope is 0, the upper bound is therefore below these limits.
+// The following limits are the maximum growth of memory in bytes per day. In a long run,
+// they are compared with the upper bound of the slope. n rests in a time T determine the
+// slope with an accuracy of t s sqrt(12/n) / T, where s is the standard deviation of
+// single measurements from the line and t is Student's t. With the measured s of 0.26 MB
+// and 0.5 MB, 24 rests in the last 25 of 30 minutes give 22 and 42 MB per day. If the
+// true slope is 0, the upper bound is therefore below these limits.
 const (
 	heapADay    = 50e6
 	processADay = 100e6
 
-	// Maximum growth over a run of any length. It is a coarse limit, but the only limit for a
-	// short run.
+	// Maximum growth in bytes over a run of any length. A short run is only compared with
+	// these coarse limits.
 	heapGrowth    = 2e6
 	processGrowth = 10e6
 	moreThreads   = 4 // maximum number of additional threads since the first rest, because the Go runtime keeps threads
@@ -222,7 +224,7 @@ func (s *soak) report() {
 	if s.base == nil || len(s.samples) < leastOf {
 		return
 	}
-	warm := s.samples[len(s.samples)/5:] // the first fifth fills pools and tables
+	warm := s.samples[len(s.samples)/5:] // omit the first fifth, in which pools and tables are filled
 	first, last := warm[0], warm[len(warm)-1]
 	var at []time.Duration
 	for _, a := range warm {

@@ -37,12 +37,12 @@ const (
 	depth       = 30
 )
 
-// The duration and the number of turns. The number of rests depends on the duration of the run.
+// Duration and number of turns. The number of rests depends on the duration of the run.
 const (
 	longest  = time.Minute
 	shortest = 10 * time.Second
 	turns    = 24
-	leastOf  = 4 // turns of the shortest run
+	leastOf  = 4 // number of turns of the shortest run
 )
 
 // A soak is a run of the test.
@@ -55,7 +55,7 @@ type soak struct {
 	sidecar   *process
 	app       *process
 	collector *collector
-	scraper   *http.Client // one connection to each internal port, during traffic and rest
+	scraper   *http.Client // client with one connection to each internal port, during traffic and rest
 	autos     autoscaler
 	looking   sync.Mutex // locked during a measurement and during concurrent scrapes
 
@@ -66,8 +66,8 @@ type soak struct {
 	strange []string // unexpected output of the sidecar
 
 	verdicts [ledger.Verdicts]int
-	left     int // broken because the client canceled the request
-	unread   int // canceled requests that the sidecar never read
+	left     int // number of requests that are broken because the client canceled them
+	unread   int // number of canceled requests that the sidecar never read
 	faults   map[string]int
 	probes   probes
 	base     *sample
@@ -112,7 +112,7 @@ func begin(t *testing.T) *soak {
 	if err := ledger.WritePair(s.dir); err != nil {
 		t.Fatal(err)
 	}
-	next := 20000 + os.Getpid()%1000*10 // below the range of local ports
+	next := 20000 + os.Getpid()%1000*10 // ports below the range of local ports
 	for _, port := range []*int{&s.port.serving, &s.port.tls, &s.port.user, &s.port.admin, &s.port.autoscaler, &s.port.metrics, &s.port.status} {
 		for ; ; next++ {
 			if l, err := net.Listen("tcp", ":"+strconv.Itoa(next)); err == nil {

@@ -70,7 +70,7 @@ func (b *batch) run(schedules []schedule) {
 		shared = b.dial()
 		b.add(schedule{clientHeadEnd, appHeadEnd}, shared)
 		b.play()
-		b.exchanges[0].want.toConn = ".*" // GOAWAY depends on the other schedules
+		b.exchanges[0].want.toConn = ".*" // any frames are accepted, because GOAWAY depends on the other schedules
 	}
 	for _, s := range schedules {
 		c := shared
@@ -139,7 +139,8 @@ func (b *batch) act(e event) {
 	}
 }
 
-// settle waits until all frames have arrived. It reports and stops the other schedules.
+// settle waits until all frames have arrived. If they do not arrive, it reports an error
+// and stops the other schedules.
 func (b *batch) settle() {
 	b.t.Helper()
 	for end := time.Now().Add(*patience); ; time.Sleep(200 * time.Microsecond) {
@@ -154,7 +155,8 @@ func (b *batch) settle() {
 	}
 }
 
-// settled reports whether all frames have arrived. report reports the frames that have not.
+// settled reports whether all frames have arrived. If report is true, it reports an error
+// for each frame that has not arrived.
 func (b *batch) settled(report bool) bool {
 	b.t.Helper()
 	b.mu.Lock()
@@ -213,7 +215,7 @@ func (b *batch) audit() {
 		_ = c.tcp.Close()
 	}
 	b.readers.Wait()
-	b.proxy.WantReleased(-1) // TestMain counts the goroutines
+	b.proxy.WantReleased(-1) // goroutines are not counted here, because TestMain counts them
 	b.proxy.Shutdown()
 	observed := map[string]int{}
 	for _, o := range b.proxy.Observed(len(b.exchanges)) {

@@ -37,12 +37,12 @@ const (
 	appWindow       event = "app window"
 	appWindow0      event = "app window 0"
 	appGoAway       event = "app goaway"             // the code is NO_ERROR and the last stream is the highest
-	appGoAwayError  event = "app goaway error"       // the code is INTERNAL_ERROR and the last stream is this one
+	appGoAwayError  event = "app goaway error"       // the code is INTERNAL_ERROR and the last stream is the stream of the schedule
 	appGoAwayBefore event = "app goaway unprocessed" // the code is NO_ERROR and the last stream is 0
 	appFIN          event = "app FIN"
 	appRST          event = "app RST"
 
-	appReset event = "app reset " // followed by the name of the code
+	appReset event = "app reset " // the name of the code follows
 )
 
 // Actions of the proxy.

@@ -52,7 +52,7 @@ func sendAndReset(t *testing.T, p *proxytest.Proxy, write func(f *harness.Frames
 	_, err := io.WriteString(c, http2.ClientPreface)
 	harness.NoError(t, err)
 	harness.NoError(t, f.WriteSettings())
-	_, err = f.ReadFrame() // from now on the proxy reads readSize bytes with one call
+	_, err = f.ReadFrame() // after this frame, the proxy reads readSize bytes with one call
 	harness.NoError(t, err)
 	var sent bytes.Buffer
 	f.Framer = http2.NewFramer(&sent, nil)
@@ -84,7 +84,7 @@ func TestRequestsAfterWriteFailureReleaseSlots(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := leakApp(t, http1)
 			before := proxytest.Goroutines()
-			for range 20 { // three are enough if all resets arrive in time
+			for range 20 { // three requests are sufficient if all resets arrive in time
 				sendAndReset(t, p, func(f *harness.Frames, _ *bytes.Buffer) {
 					for range 400 {
 						_ = f.WritePing(false, [8]byte{})
@@ -99,7 +99,7 @@ func TestRequestsAfterWriteFailureReleaseSlots(t *testing.T) {
 	}
 }
 
-// A leakEvent is an event of a request, or the failure of a write on its connection.
+// A leakEvent is an event of a request, or a failed write on its connection.
 type leakEvent string
 
 const (

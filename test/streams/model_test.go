@@ -16,7 +16,7 @@ const (
 	ended
 )
 
-// A half is the stream between the proxy and one of its peers.
+// A half is the state of the stream between the proxy and one of its peers.
 type half uint8
 
 const (
@@ -51,17 +51,17 @@ type model struct {
 // contentOf returns the content of a DATA frame that a schedule sends at this step.
 func contentOf(step int) string { return string(rune('a' + step)) }
 
-// The counted events.
+// Kinds of events whose number is limited.
 const (
 	violations = iota // events that RFC 9113 forbids
-	clientLate        // frames of the client after the proxy has reset the stream
+	clientLate        // frames that the client sends after the proxy has reset the stream
 	appLate
 	clientWindows
 	appWindows
 	clientContent
 	appContent
 	connections // events that affect a whole connection
-	actions     // of the proxy
+	actions     // actions of the proxy
 	tail        // events after both halves have ended
 	numCounts
 )
@@ -120,7 +120,7 @@ func (m *model) clientEvent(e event) bool {
 		return false
 	}
 	switch e {
-	case clientHeadEnd: // the same frame as clientTrailers, but for its fields
+	case clientHeadEnd: // the frame differs from clientTrailers only in its fields
 		return false
 	case clientGoAway:
 		m.toConn += "( GOAWAY NO_ERROR)?"
@@ -155,7 +155,7 @@ func (m *model) clientEvent(e event) bool {
 // clientMessage handles DATA and HEADERS on a stream that was opened before.
 func (m *model) clientMessage(e event) bool {
 	switch {
-	case m.client == reset && m.request != ended: // it was sent before RST_STREAM arrived: RFC 9113 section 5.1, "closed"
+	case m.client == reset && m.request != ended: // the client sent the frame before RST_STREAM arrived: RFC 9113 section 5.1, "closed"
 		return m.count(clientLate)
 	case m.client != alive: // RFC 9113 section 5.1, "closed": a connection error is permitted
 		if !m.alone {
@@ -238,7 +238,7 @@ func (m *model) cut(codes string) {
 	m.client = reset
 }
 
-// answer is a response from the proxy.
+// answer records a response that the proxy generates.
 func (m *model) answer(status string) {
 	m.sendClient(status)
 	m.end()
@@ -280,7 +280,7 @@ func (m *model) appEvent(e event) bool {
 		return false
 	}
 	if m.app == reset {
-		if e == appWindow0 { // it can arrive before the proxy sends RST_STREAM: RFC 9113 section 6.9
+		if e == appWindow0 { // the frame can arrive before the proxy sends RST_STREAM: RFC 9113 section 6.9
 			m.toApp = strings.Replace(m.toApp, unneeded, "(CANCEL|NO_ERROR|STREAM_CLOSED|PROTOCOL_ERROR)", 1)
 		}
 		return m.count(appLate)
@@ -315,7 +315,7 @@ func (m *model) appConnection(e event) bool {
 
 // appMessage handles DATA and HEADERS.
 func (m *model) appMessage(e event) bool {
-	if m.app == finished { // the proxy ignores it
+	if m.app == finished { // the proxy ignores the frame
 		return m.count(violations)
 	}
 	interim, head := e == appInfo, e == appHead || e == appHeadEnd
@@ -372,7 +372,7 @@ func (m *model) refuse(code string) bool {
 		return true
 	}
 	refused := code == "" || code == http2.ErrCodeRefusedStream.String()
-	calm := code == http2.ErrCodeEnhanceYourCalm.String() && !m.post && !m.alone // a shared connection is replaced
+	calm := code == http2.ErrCodeEnhanceYourCalm.String() && !m.post && !m.alone // the proxy replaces a shared connection and repeats the request
 	switch {
 	case m.response == idle && (refused || calm) && !m.informed && m.request == ended && !m.content && !m.replayed:
 		m.replay()
@@ -395,7 +395,7 @@ func (m *model) refuse(code string) bool {
 // permitted.
 func (m *model) unprocessed() { m.answerOr("P502/app-reset", "RST REFUSED_STREAM") }
 
-// answerOr is answer, or another token.
+// answerOr is like answer, but also accepts another token.
 func (m *model) answerOr(status, other string) {
 	before := m.toClient
 	m.answer(status)

@@ -28,10 +28,10 @@ type conn struct {
 
 	// Guarded by batch.mu.
 	streams map[uint32]*exchange
-	nextID  uint32 // of the client's next stream
+	nextID  uint32 // ID of the client's next stream
 	pinged  bool   // a PING has not been acknowledged yet
-	ended   bool   // nothing can be sent or received
-	trace   trace  // of frames of the connection: GOAWAY
+	ended   bool   // no more frames can be sent or received
+	trace   trace  // trace of the frames for the whole connection, such as GOAWAY
 }
 
 func newConn(b *batch, tcp *net.TCPConn, frames *harness.Frames) *conn {
@@ -162,7 +162,7 @@ func (b *batch) serveHTTP1(tcp *harness.AppConn) {
 		if m == nil {
 			return
 		}
-		if m.Method() == "@" || m.Method() == "PRI" { // the sidecar detects the protocol
+		if m.Method() == "@" || m.Method() == "PRI" { // the sidecar sends this request to detect the protocol
 			tcp.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
 			return
 		}
@@ -239,7 +239,7 @@ type exchange struct {
 	stream      uint32
 	client, app trace
 
-	appConn   *conn // of the last attempt
+	appConn   *conn // connection of the last attempt
 	appStream uint32
 	appHTTP1  *net.TCPConn
 }

@@ -53,8 +53,8 @@ func runAll(t *testing.T, http1, alone bool, schedules []schedule) {
 	}
 }
 
-// distinct leaves out the events that resemble another event, so that longer schedules can
-// be enumerated.
+// distinct reports whether an event is used in long schedules. It excludes events that
+// resemble another event, so that longer schedules can be enumerated.
 func distinct(e event) bool {
 	switch e {
 	case clientWindow, clientWindow0, clientRST, appWindow, appWindow0, appRST, appGoAway,

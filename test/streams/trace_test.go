@@ -46,7 +46,7 @@ func (t *trace) frame(f http2.Frame, head string) {
 		end = f.StreamEnded()
 	case *http2.DataFrame:
 		own := strings.HasPrefix(string(*t), "P") || strings.Contains(string(*t), " P")
-		if len(f.Data()) > 0 && !own { // the text of our own responses is tested elsewhere
+		if len(f.Data()) > 0 && !own { // the text of the proxy's responses is tested elsewhere
 			t.add("=" + string(f.Data()))
 		}
 		end = f.StreamEnded()

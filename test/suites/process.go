@@ -135,7 +135,7 @@ func freePorts(dir string, n int) ([]string, error) {
 		return nil, fmt.Errorf("free ports: %w", err)
 	}
 	port, err := strconv.Atoi(string(text))
-	if err != nil { // the file is new; two runs begin at different ports
+	if err != nil { // the file is new; use the process ID, so that two runs begin at different ports
 		port = firstPort + os.Getpid()%(lastPort-firstPort)
 	}
 	var addresses []string

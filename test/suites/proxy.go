@@ -9,7 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	_ "embed" // haproxy.cfg
+	_ "embed" // for haproxy.cfg
 	"encoding/pem"
 	"fmt"
 	"math/big"

@@ -28,14 +28,14 @@ type transport string
 const (
 	overTCP   transport = "tcp"
 	overTLS   transport = "tls"
-	overHTTP2 transport = "http2" // RFC 8441
+	overHTTP2 transport = "http2" // WebSockets over HTTP/2 (RFC 8441)
 )
 
 // A wsTarget is the address of the application or a proxy.
 type wsTarget struct {
 	transport transport
 	address   string
-	config    *tls.Config // nil without TLS
+	config    *tls.Config // TLS configuration of the client; nil without TLS
 }
 
 // runWebSocket runs the WebSocket cases. The application supports HTTP/1.1 only, so that
@@ -282,7 +282,7 @@ type wsApplication struct {
 	group         sync.WaitGroup
 
 	mu      sync.Mutex
-	scripts map[string]script // by query
+	scripts map[string]script // scripts by the query of the request
 }
 
 // A script contains the steps of the application in one case.

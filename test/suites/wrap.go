@@ -69,8 +69,8 @@ func writeMessage(w io.Writer, message []byte) error {
 	return err
 }
 
-// A fields value contains the varints and the bytes in the fields of a message. The last value
-// of a field has priority.
+// A fields value contains the varints and the bytes in the fields of a message. If a
+// field occurs several times, the last value is used.
 type fields struct {
 	varints map[protowire.Number]uint64
 	bytes   map[protowire.Number][]byte
@@ -322,7 +322,7 @@ type proxySet struct {
 	e           *environment
 	v           variant
 	certificate []byte
-	all         map[string]*proxy // by the address of the server
+	all         map[string]*proxy // proxies by the address of the server
 	relays      []*relay
 }
 

@@ -25,17 +25,17 @@ func acceptKey(key string) string {
 // expected transcripts.
 type wsCase struct {
 	name      string
-	only      transport                                   // transport that the case needs; "" means any
-	library   bool                                        // the case needs a handshake of HTTP/1.1
+	only      transport                                   // transport that the case requires; "" means any transport
+	library   bool                                        // the case requires the handshake of HTTP/1.1
 	query     string                                      // query of the echo server
 	protocols string                                      // Sec-WebSocket-Protocol of the request
 	offer     string                                      // Sec-WebSocket-Extensions of the request
-	change    func(*http.Request)                         // changes the handshake
+	change    func(*http.Request)                         // modifies the request of the handshake; may be nil
 	client    []step                                      // steps of the client
 	app       []step                                      // steps of the application; nil means the echo server
 	want      []string                                    // transcript of the client
 	wantApp   []string                                    // transcript of the application with steps
-	custom    func(ctx context.Context, t wsTarget) error // replaces all other fields
+	custom    func(ctx context.Context, t wsTarget) error // runs the case instead of the other fields; may be nil
 }
 
 // wsCases returns all WebSocket cases.
@@ -180,8 +180,8 @@ func closeCases() []wsCase {
 	return all
 }
 
-// errorCases are violations of the protocol. A proxy forwards the frames, so that the
-// application rejects them.
+// errorCases returns the cases with violations of the protocol. A proxy forwards the
+// frames, so that the application rejects them.
 func errorCases() []wsCase {
 	rejected := func(name, reason string, b []byte) wsCase {
 		return wsCase{name: name + " is rejected by the application", client: []step{send(b)}, want: []string{"open", reason, "end"}}
@@ -212,7 +212,7 @@ func errorCases() []wsCase {
 	}
 }
 
-// endCases end a connection without a closing handshake.
+// endCases returns the cases that end a connection without a closing handshake.
 func endCases() []wsCase {
 	return []wsCase{
 		{name: "application ends the connection without a close frame", app: []step{frames(final|text, "last"), finish},
@@ -272,7 +272,7 @@ func compressionCases() []wsCase {
 	}
 }
 
-// libraryCases use the library on both sides.
+// libraryCases returns the cases that use the library on both sides.
 func libraryCases() []wsCase {
 	var all []wsCase
 	for name, mode := range compressionModes {

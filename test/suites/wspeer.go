@@ -20,7 +20,7 @@ import (
 // The first byte of a WebSocket frame (RFC 6455, section 5.2).
 const (
 	final byte = 0x80
-	rsv1  byte = 0x40 // compressed message (RFC 7692, section 7.2.3)
+	rsv1  byte = 0x40 // the message is compressed (RFC 7692, section 7.2.3)
 	rsv2  byte = 0x20
 	rsv3  byte = 0x10
 
@@ -302,7 +302,7 @@ const (
 // deflater returns a function that compresses messages with context takeover.
 func deflater() func(message []byte) []byte {
 	var b bytes.Buffer
-	w, _ := flate.NewWriter(&b, flate.DefaultCompression) // the level is valid
+	w, _ := flate.NewWriter(&b, flate.DefaultCompression) // ignore the error, because the level is valid
 	return func(message []byte) []byte {
 		b.Reset()
 		w.Write(message) // a bytes.Buffer returns no error

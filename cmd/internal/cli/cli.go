@@ -55,7 +55,7 @@ func Execute(ctx context.Context, root *cobra.Command, version string, args []st
 	}
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	for _, c := range root.Commands() { // cobra ignores invalid arguments of these commands
+	for _, c := range root.Commands() { // cobra does not return an error for invalid arguments of these commands
 		switch c.Name() {
 		case "help":
 			c.Args = func(cmd *cobra.Command, args []string) error {
@@ -70,7 +70,7 @@ func Execute(ctx context.Context, root *cobra.Command, version string, args []st
 			c.RunE = func(*cobra.Command, []string) error { return errors.New("a shell is required") }
 		}
 	}
-	root.SetArgs(append([]string{}, args...)) // for a nil slice, cobra reads os.Args
+	root.SetArgs(append([]string{}, args...)) // for a nil slice, cobra would use os.Args
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil || ctx.Err() != nil {
 		return err

@@ -22,15 +22,16 @@ const listedPod = `  - apiVersion: v1
               containerPort: 8080
 `
 
-// Each change searches for its path. The cost of a search must not depend on the size of the file.
-// Without this property, a List of 5000 pods (1 MB) took more than a minute.
+// Each change searches for its path. The cost of a search must not depend on the size of
+// the file. Otherwise, the injection of a List of 5000 pods (1 MB) takes more than a
+// minute.
 func TestCostOfFileIsLinear(t *testing.T) {
 	var pods, ports, keys strings.Builder
 	for i := range 200 {
 		fmt.Fprintf(&pods, listedPod, i)
 		fmt.Fprintf(&ports, "    - port: %d\n      targetPort: 8080\n", 1000+i)
 	}
-	for i := range 20_000 { // takes seconds if each change searches the whole list
+	for i := range 20_000 { // The test would take seconds if each change searched the whole list.
 		fmt.Fprintf(&keys, "          k%d: v\n", i)
 	}
 	list := "apiVersion: v1\nkind: List\nitems:\n" + pods.String()
@@ -45,8 +46,8 @@ func TestCostOfFileIsLinear(t *testing.T) {
 		"a container's fields": {one + keys.String(), 500},
 	} {
 		got := allocated(t, c.text)
-		// Use the minimum of several runs, because the race detector and garbage collections clear
-		// pools, and the first run initializes caches.
+		// Use the minimum of several runs, because the race detector and garbage collections
+		// clear pools, and the first run initializes caches.
 		for range 4 {
 			if got <= c.most {
 				break
@@ -68,11 +69,11 @@ func TestMemoryOfResultsIsBounded(t *testing.T) {
 	heap := func() int {
 		var stats runtime.MemStats
 		runtime.GC()
-		runtime.GC() // the first collection only clears pools
+		runtime.GC() // the first garbage collection only clears pools
 		runtime.ReadMemStats(&stats)
 		return int(stats.HeapAlloc)
 	}
-	Inject([]*File{Parse("f.yaml", []byte(deployments(1)))}, nil, inject.Services) // initializes caches
+	Inject([]*File{Parse("f.yaml", []byte(deployments(1)))}, nil, inject.Services) // initialize caches
 	before := heap()
 	f := Parse("f.yaml", text)
 	results := Inject([]*File{f}, nil, inject.Services)
@@ -134,7 +135,8 @@ func peakLiveHeap(f func()) int {
 	return <-peak - before
 }
 
-// The cost to divide a List on one line takes minutes if each item requires a search of the text before the item.
+// If each item required a search of the text before the item, splitting a List on one
+// line would take minutes.
 func TestOneLineListIsSplitInLinearTime(t *testing.T) {
 	const items = 300_000
 	f := Parse("f.json", []byte(`{"kind":"List","items":[`+strings.Repeat("{},", items-1)+`{}]}`))
@@ -213,8 +215,8 @@ func TestServiceWithLongStatusIsRefused(t *testing.T) {
 	}
 }
 
-// If each Service is compared with all pods, the number of allocated bytes per document grows with
-// the number of documents.
+// The number of allocated bytes per document must not grow with the number of documents,
+// so Inject must not compare each Service with all pods.
 func TestCostOfDocumentDoesNotDependOnNumberOfDocuments(t *testing.T) {
 	perDocument := func(n int) int {
 		var text strings.Builder

@@ -72,7 +72,7 @@ func (d *document) extract(before []byte) {
 	}
 }
 
-// fileText returns the text of the document in its file. For an item, it undoes extract.
+// fileText returns the text of the document in its file. For an item, it reverts extract.
 func (d *document) fileText() []byte {
 	switch {
 	case !d.isItem:
@@ -91,9 +91,10 @@ func (d *document) fileText() []byte {
 	return text
 }
 
-// joinLists returns the documents of a file with a single document for each List.
+// joinLists returns the documents of a file. The items of a List, and the texts between
+// them, are joined to a single document.
 func joinLists(documents []*document) (joined []*document) {
-	var in *itemList // List of the previous document
+	var in *itemList // List that contains the previous document; nil if there is none
 	for _, d := range documents {
 		if d.in != nil && d.in == in {
 			whole := joined[len(joined)-1]
@@ -132,7 +133,7 @@ func readJSONList(text []byte) (l *itemList, items []span) {
 		return nil, nil
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
-	_, _ = d.Token() // {
+	_, _ = d.Token() // the opening brace
 	values := map[string]json.RawMessage{}
 	for d.More() {
 		key, _ := d.Token()
@@ -172,7 +173,7 @@ func readJSONItems(d *json.Decoder) (items []span) {
 		end := int(d.InputOffset())
 		items = append(items, span{end - len(value), end})
 	}
-	_, _ = d.Token() // ]
+	_, _ = d.Token() // the closing bracket
 	return items
 }
 

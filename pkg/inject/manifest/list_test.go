@@ -18,7 +18,8 @@ func texts(f *File) (all []string) {
 	return all
 }
 
-// A decoded List needs about 50 times the memory of its text.
+// Each item is decoded separately, because a decoded List needs about 50 times the memory
+// of its text.
 func TestItemsOfListAreSeparateDocuments(t *testing.T) {
 	for _, tt := range []struct {
 		text string

@@ -31,7 +31,7 @@ import (
 
 // A File is a sequence of YAML or JSON documents.
 type File struct {
-	Name      string // in messages
+	Name      string // name of the file in messages
 	documents []*document
 }
 
@@ -56,9 +56,9 @@ type document struct {
 	other    bool  // err has no effect on the injection: see isOther
 
 	results     []*Result // one result for each object, in the order of the objects
-	statusHunks []string  // hunks in each status of the document: see restore
+	statusHunks []string  // hunks in the status annotations of the document: see restore
 	reformatted bool      // the document was encoded again
-	lost        bool      // Uninject restores the values, but not the layout: see keep
+	lost        bool      // Uninject restores the values but not the layout: see keep
 }
 
 // A Result is the outcome for one object. The JSON names are stable.
@@ -94,7 +94,7 @@ type facts struct {
 	template   []string // path of the pod template
 	labels     map[string]string
 	service    *inject.Service // nil if the object is not a Service
-	selector   map[string]any  // of the Service
+	selector   map[string]any  // selector of a Service
 	quota      inject.Quota
 	hasQuota   bool
 }
@@ -266,7 +266,7 @@ func splitMarks(text []byte) [][]byte {
 		}
 		ends := bytes.HasPrefix(line, []byte("...")) && (len(line) == 3 || isSpace(line[3]))
 		i += len(line)
-		if last := len(chunks) - 1; ends && !content && last >= 0 { // another end mark of the same document
+		if last := len(chunks) - 1; ends && !content && last >= 0 { // a further end mark of the same document
 			chunks[last] = text[begin-len(chunks[last]) : i]
 			begin = i
 			continue
@@ -319,7 +319,7 @@ func read(text []byte) (n *yaml.Node, value any, err error) {
 // Text returns the current content of the file.
 func (f *File) Text() []byte {
 	var b bytes.Buffer
-	_, _ = f.WriteTo(&b) // a buffer returns no error
+	_, _ = f.WriteTo(&b) // Write of a bytes.Buffer returns no error
 	return b.Bytes()
 }
 
@@ -351,7 +351,7 @@ func (f *File) IsEmpty() bool {
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range joinLists(f.documents) {
-		d.decode() // limits the expansion of aliases
+		d.decode() // decode limits the expansion of aliases
 		root, value, err := d.node, d.value, d.err
 		d.release()
 		if errors.Is(err, errRepeated) && d.other {
@@ -604,7 +604,7 @@ func (d *document) write(change func(*document, []inject.Change) error) {
 		}
 		changed[0].SameErrors = len(changed) - 1
 	}
-	d.text = bytes.Clone(d.text) // without the free capacity of a buffer
+	d.text = bytes.Clone(d.text) // copy without the unused capacity of the buffer
 }
 
 // takeChanges removes the changes from the results of the document, and returns them with the changed
@@ -744,7 +744,7 @@ func (d *document) setText(text []byte, want any) error {
 
 // after returns the value of the document after the changes.
 func (d *document) after(changes []inject.Change) (any, error) {
-	return inject.Apply(inject.Copy(d.value), changes) // Apply works in place
+	return inject.Apply(inject.Copy(d.value), changes) // copy the value, because Apply modifies it
 }
 
 // editText returns the text of the document after the changes were made in place. It changes the
@@ -763,7 +763,7 @@ func (d *document) encode(changes []inject.Change) ([]byte, error) {
 	isJSON := !isBlockStyle(d.node)
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
 	if !isJSON {
-		_ = yaml.Unmarshal(d.text, doc) // with the comments, and the nodes may be partially changed
+		_ = yaml.Unmarshal(d.text, doc) // parse again with the comments, because the nodes may be partially changed
 	}
 	if !json.Valid(d.text) {
 		doc = expand(doc)
@@ -816,7 +816,7 @@ func (d *document) head() []byte {
 	case value >= 0 && isBlank(after[:value]):
 		return line[:len("---")+value]
 	}
-	return []byte("---\n") // without the tag, the anchor or the comment of the value
+	return []byte("---\n") // omit the tag, the anchor and the comment of the value
 }
 
 // styleOf returns the style of a JSON object.

@@ -91,7 +91,7 @@ func TestResultsHaveLineNumbersOfFile(t *testing.T) {
 	harness.Equal(t, got, want)
 }
 
-// The YAML library returns the line before the map or the list that contains the error.
+// The YAML library reports the line before the map or the list that contains the error.
 func TestSyntaxErrorHasLineNumberOfFile(t *testing.T) {
 	for text, want := range map[string]int{
 		"\n\n\nkind: Pod\nspec:\n  a: b\n c: d\n":                                  7,
@@ -134,12 +134,12 @@ func dress(r *rand.Rand, n *yaml.Node, keep bool, comments *[]string) {
 	switch n.Kind {
 	case yaml.ScalarNode:
 		n.Style = 0
-		if isNull(n) { // in flow style, the library writes null as ''
+		if isNull(n) { // in flow style, the library writes null as two single quotes
 			n.Value = "null"
 		}
 		if n.ShortTag() == "!!str" {
 			n.Style = []yaml.Style{0, 0, yaml.DoubleQuotedStyle, yaml.SingleQuotedStyle, yaml.FoldedStyle, yaml.LiteralStyle}[r.IntN(6)]
-			if strings.Contains(n.Value, "\n") { // the folding of the library loses lines
+			if strings.Contains(n.Value, "\n") { // when the library folds a string, it loses lines
 				n.Style = yaml.LiteralStyle
 			}
 		}
@@ -178,7 +178,7 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 			continue
 		}
 		flat := new(bytes.Buffer)
-		if json.Compact(flat, text) == nil { // other JSON stores its layout in the status
+		if json.Compact(flat, text) == nil { // inject stores the layout of other JSON in the status
 			text = bytes.ReplaceAll(flat.Bytes(), []byte("1e0"), []byte("1"))
 		}
 		plain := Parse(name, text)
@@ -243,7 +243,7 @@ func TestJSONEscapesAreDecoded(t *testing.T) {
 	}
 }
 
-// The string on is a boolean in YAML 1.1, and the injection writes it without quotes in JSON.
+// The string on is a boolean in YAML 1.1. In JSON, it must be quoted.
 func TestJSONPortNameOnIsAString(t *testing.T) {
 	const text = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"web","ports":[{"name":"on","containerPort":8080}]}]}}` + "\n"
 	harness.Contains(t, injectText(t, text), `"name":"on"`)
@@ -302,7 +302,7 @@ func FuzzSplit(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if bytes.ContainsAny(bytes.ReplaceAll(text, []byte("\r\n"), nil), "\r\u0085\u2028\u2029") {
-			return // other line endings are refused
+			return // other line endings are not supported
 		}
 		chunks := split(text)
 		if got := bytes.Join(chunks, nil); !bytes.Equal(got, text) {
@@ -395,8 +395,8 @@ func BenchmarkInject1000Documents(b *testing.B) {
 	}
 }
 
-// The sidecars increase the number of values in a list above the limit. The error must state this
-// reason.
+// If the sidecars increase the number of values in a list above the limit, the error must
+// state this reason.
 func TestTooLargeResultReturnsLimitError(t *testing.T) {
 	if err := new(document).setText([]byte("a: &a\n  b: [*a]\n"), nil); !errors.Is(err, errTooLarge) {
 		t.Errorf("got %v, want %v", err, errTooLarge)

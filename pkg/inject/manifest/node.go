@@ -192,7 +192,7 @@ func decodeScalar(n *yaml.Node) (any, error) {
 		return json.Number(fmt.Sprint(v)), nil
 	}
 	const plain = 0
-	if n.Line > 0 && n.Style == plain && n.Tag == "!!str" { // new nodes have no style
+	if n.Line > 0 && n.Style == plain && n.Tag == "!!str" { // new nodes have the Line 0 and no style
 		switch n.Value {
 		case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
 			return true, nil
@@ -227,10 +227,10 @@ func nodeOfJSON(text []byte) *yaml.Node {
 				n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
 			}
 			for d.More() {
-				n.Content = append(n.Content, next()) // a key, a value or an item
+				n.Content = append(n.Content, next()) // next returns a key, a value or an item
 			}
 			_, _ = d.Token() // the closing delimiter
-		default: // a boolean or a number
+		default: // v is a boolean or a number
 			n.Value = fmt.Sprint(v)
 		}
 		return n
@@ -248,7 +248,7 @@ type edit map[*yaml.Node][]*yaml.Node
 func (e edit) apply(root *yaml.Node, c inject.Change) {
 	var value *yaml.Node
 	if c.Value != nil {
-		value = copyOf(nodeOfJSON(c.Value)) // without a style, so that it is written in the style of the document
+		value = copyOf(nodeOfJSON(c.Value)) // remove the style, so that the value is written in the style of the document
 	}
 	n := root
 	tokens := inject.Tokens(c.Path)
@@ -273,7 +273,7 @@ func (e edit) apply(root *yaml.Node, c inject.Change) {
 			}
 			e.put(n, at, token, inject.Change{Value: c.Value}, made)
 			child = made
-		case child.Kind == yaml.AliasNode: // the change must not affect the anchor
+		case child.Kind == yaml.AliasNode: // copy the value, because the change must not affect the anchor
 			copied := copyOf(child)
 			e.keep(n)
 			n.Content[at] = copied
@@ -306,8 +306,8 @@ func place(n *yaml.Node, token string) int {
 	return -1
 }
 
-// findFields returns the fields of an item that [inject.Find] compares, because a whole item can be
-// large. The item is known to be valid.
+// findFields returns only the fields of an item that [inject.Find] compares, because a
+// whole item can be large. The item must be valid.
 func findFields(item *yaml.Node) any {
 	item = target(item)
 	if item.Kind != yaml.MappingNode {
@@ -378,7 +378,7 @@ func expand(n *yaml.Node) *yaml.Node {
 	copied := *n
 	copied.Anchor = ""
 	copied.Content = nil
-	if isNull(n) { // in flow style, the library would write '' for null
+	if isNull(n) { // in flow style, the library writes null as two single quotes
 		copied.Value = "null"
 	}
 	has := map[string]bool{}

@@ -13,17 +13,17 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// This file finds related objects: the Services of a pod, the pods of a Service, and the quotas of
-// a namespace. With the indexes below, the cost of an object does not depend on the number of all
-// objects.
+// This file finds related objects: the Services of a pod, the pods of a Service, and the
+// quotas of a namespace. Because of the indexes below, the cost to find the related
+// objects of one object does not depend on the number of objects.
 
-// found contains the objects of some files that relate to one another.
+// found contains the related objects in some files.
 type found struct {
 	owners     []*Result       // objects with pods
 	places     map[*Result]int // indexes in owners
 	services   []service
 	bySelector labelIndex                // indexes in services by the rarest label of their selectors
-	quotas     map[string][]inject.Quota // by namespace
+	quotas     map[string][]inject.Quota // quotas by namespace
 }
 
 // A service is a Service and the directory of its file.
@@ -203,7 +203,7 @@ func (index labelIndex) count(namespace string, label [2]string) int {
 
 // A podIndex finds the pods of Services.
 type podIndex struct {
-	mu       sync.Mutex    // protects served
+	mu       sync.Mutex    // protects served, the only field that changes
 	distinct []inject.Pods // pods that differ in their labels, their namespace or inject.Pods.Key
 	place    []int         // index in distinct of each pod
 	served   []bool        // whether a Service selects the pods, by index in distinct

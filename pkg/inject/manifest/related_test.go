@@ -9,8 +9,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// pairsOf returns a file with n Deployments and n Services. The texts contain %[1]d for the number
-// of the pair.
+// pairsOf returns a file with n Deployments and n Services. In the texts, %[1]d is the
+// number of the pair.
 func pairsOf(n int, namespace, labels string) string {
 	const pair = `---
 apiVersion: apps/v1
@@ -42,8 +42,8 @@ spec:
 	return text.String()
 }
 
-// The number of pods that are compared with each Service, and the reverse, must not grow with the
-// number of all objects.
+// For each Service, the number of pods that are compared with it must not grow with the
+// number of objects. The same applies to the Services of a pod.
 func TestIndexReturnsFewObjects(t *testing.T) {
 	const n = 200
 	for name, c := range map[string]struct{ namespace, labels string }{
@@ -100,8 +100,8 @@ func TestEqualPodsAndServicesAreExaminedOnce(t *testing.T) {
 	}
 }
 
-// An object without a namespace is applied to an unknown namespace, so it can relate to each
-// object.
+// An object without a namespace can be applied to any namespace, so it can relate to the
+// objects of each namespace.
 func TestServiceWithoutNamespaceSelectsPodsOfEachNamespace(t *testing.T) {
 	for _, c := range []struct {
 		pods, service string

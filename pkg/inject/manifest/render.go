@@ -135,7 +135,8 @@ func simpleText(value string) (text string, ok bool) {
 	return "", false
 }
 
-// The strings of simpleText. A word can be null or a boolean in YAML 1.1.
+// Patterns of the strings that simpleText supports. A word can be null or a boolean in
+// YAML 1.1.
 var (
 	plainWord  = regexp.MustCompile(`^(/?[A-Za-z][A-Za-z0-9]*([-_./:][A-Za-z0-9]+)*|[1-9][0-9]*(m|s|k|M|G|Ki|Mi|Gi))$`)
 	otherWord  = regexp.MustCompile(`(?i)^(y|n|yes|no|on|off|true|false|null)$`)

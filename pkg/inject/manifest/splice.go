@@ -17,9 +17,10 @@ type splice struct {
 	text     string
 }
 
-// errLayout indicates that a change cannot be made in place, so the document must be encoded again.
-// Methods of splicer panic with errLayout, and [splicer.run] returns it, because nearly every
-// statement would have to check for it.
+// errLayout indicates that a change cannot be made in place, so the document must be
+// encoded again. Methods of splicer panic with errLayout, and [splicer.run] recovers and
+// returns it. Otherwise, nearly every statement of these methods would have to check for
+// it.
 var errLayout = errors.New("a layout that cannot be edited in place")
 
 // A splicer converts modified nodes into splices of the text. All other bytes are preserved,
@@ -108,7 +109,7 @@ func (s *splicer) walk(n *yaml.Node) {
 	was, changed := s.original[n]
 	if changed && (!isBlockStyle(n) || len(n.Content) == 0) {
 		from, to := s.start(n), s.end(n)
-		if bytes.ContainsRune(s.text[from:to], '\n') { // could contain a comment
+		if bytes.ContainsRune(s.text[from:to], '\n') { // the range could contain a comment
 			panic(errLayout)
 		}
 		s.splice(from, to, flow(n))
@@ -204,7 +205,7 @@ func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 	}
 	added := ""
 	for _, item := range n.Content[kept:] {
-		if item.Line != 0 { // a new item replaced an earlier item
+		if item.Line != 0 { // the new item replaced an earlier item
 			panic(errLayout)
 		}
 		added += s.style.item(item, n.Column-1)
@@ -338,7 +339,7 @@ func (s *splicer) endOfLiteral(i int, value string) int {
 	header := s.text[i:s.until(i, " \t#\n")]
 	i = s.until(i, "\n")
 	if bytes.ContainsAny(header, "123456789") {
-		panic(errLayout) // with an indentation indicator, the lines do not show the indentation
+		panic(errLayout) // the indentation is set by an indicator, so the lines do not show it
 	}
 	keepsBlanks := bytes.Contains(header, []byte("+"))
 	end := i

@@ -25,7 +25,7 @@ import (
 // uninject restores the values but not the layout.
 const maxHunkBytes = 64 << 10
 
-// keptMark is the prefix of the comment.
+// keptMark is the beginning of the comment that contains hunks.
 const keptMark = "# " + inject.Prefix + "text: "
 
 // A hunk replaces Count lines with Text, beginning at index Line. In JSON on one line, it replaces
@@ -56,7 +56,7 @@ func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
 	for line := range strings.Lines(string(diff.Diff("", quoted(from), "", quoted(to)))) {
 		part, err := strconv.Unquote(strings.TrimSuffix(line[1:], "\n"))
 		switch {
-		case err != nil: // the head of the difference or of a chunk
+		case err != nil: // the header of the difference or of a chunk
 			var start, length int
 			if n, _ := fmt.Sscanf(line, "@@ -%d,%d", &start, &length); n == 2 {
 				next, last = start-min(length, 1), nil // start is counted from 1, unless the chunk contains no line of from
@@ -137,7 +137,7 @@ type parsed struct {
 // keep stores the hunks that restore was, which is the text of a document before changes were
 // applied to it. It changes the nodes of the document.
 func (d *document) keep(was parsed, changes []inject.Change) {
-	isJSON, original, ended := json.Valid(was.text), was.text, d.text // YAML can become JSON
+	isJSON, original, ended := json.Valid(was.text), was.text, d.text // the document can be YAML before the changes and JSON afterwards
 	if bytes.Contains(was.text, []byte(inject.StatusAnnotation)) || bytes.Contains(was.text, []byte(keptMark)) {
 		original = d.uninjectedText(was.text) // an earlier step changed the object, or another object of the document
 		if bytes.Equal(original, d.uninjectedText(d.text)) {
@@ -166,7 +166,7 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 	if ok && d.setText(slices.Concat(body, []byte(keptMark+hunks+newline), end), d.value) == nil {
 		return
 	}
-	if d.isItem { // a comment before an item would belong to the previous item
+	if d.isItem { // a comment at the beginning of an item would belong to the previous item
 		d.lost = true
 		return
 	}
@@ -278,7 +278,7 @@ func (d *document) restore(changes []inject.Change) bool {
 	if err != nil {
 		return false
 	}
-	splits := []func([]byte) []string{linesOf} // hunks in a comment, and those of other versions, always replace lines
+	splits := []func([]byte) []string{linesOf} // hunks in a comment, and hunks that other versions stored, always replace lines
 	if isOneLine(text) {
 		splits = append(splits, membersOf)
 	}

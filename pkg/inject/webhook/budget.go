@@ -19,7 +19,7 @@ type budget struct {
 	waiting   []*share           // in order of arrival; bounded by the number of connections
 }
 
-// A share is a pending request for a part of a budget.
+// A share is a pending request for an amount of a budget.
 type share struct {
 	client  netip.Addr
 	amount  int
@@ -50,10 +50,10 @@ func (b *budget) take(ctx context.Context, client netip.Addr, amount int) bool {
 	defer b.mu.Unlock()
 	if i := slices.Index(b.waiting, s); i >= 0 {
 		b.waiting = slices.Delete(b.waiting, i, i+1)
-	} else { // it was reserved concurrently
+	} else { // the amount was reserved concurrently, so release it
 		b.reserve(client, -s.amount)
 	}
-	b.grant() // later requests may need less
+	b.grant() // a later request may need a smaller amount
 	return false
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// nobody is the address of a client.
+// nobody is the address of a client that the test does not identify.
 var nobody netip.Addr
 
 func TestBudgetIsGrantedInOrder(t *testing.T) {
@@ -58,7 +58,7 @@ func TestCanceledBudgetRequestTakesNothing(t *testing.T) {
 		got := make(chan bool, 2)
 		go func() { got <- b.take(ctx, nobody, 6) }()
 		synctest.Wait()
-		go func() { got <- b.take(t.Context(), nobody, 5) }() // waits for the first request although enough remains
+		go func() { got <- b.take(t.Context(), nobody, 5) }() // this request must wait for the first one, although the remaining amount is sufficient
 		if first, second := <-got, <-got; first || !second {
 			t.Errorf("got %v for 6 and %v for 5, want false and true", first, second)
 		}

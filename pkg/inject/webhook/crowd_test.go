@@ -28,7 +28,7 @@ func TestConnectionLimitClosesOldestConnection(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 	}
-	all[0].SetReadDeadline(time.Now().Add(headerTimeout - time.Second)) // before the header timeout of this connection
+	all[0].SetReadDeadline(time.Now().Add(headerTimeout - time.Second)) // the connection must be closed before its header timeout
 	if n, err := all[0].Read(make([]byte, 1)); err == nil || harness.IsTimeout(err) {
 		t.Errorf("the oldest of %d connections: got %d bytes, %v, want EOF", len(all), n, err)
 	}

@@ -20,8 +20,8 @@ import (
 // Limits for events.
 const (
 	maxQueuedEvents     = 100              // maximum length of the queue; other events are dropped and counted
-	eventBurst          = 10               // burst, for the whole cluster
-	eventInterval       = time.Second      // interval of events after a burst
+	eventBurst          = 10               // number of events without a delay, for the whole cluster
+	eventInterval       = time.Second      // minimum interval between events after a burst
 	eventRepeatInterval = 10 * time.Minute // minimum time between events for the same owner and reason
 	maxOwners           = 1000             // maximum number of entries in sent
 	postTimeout         = 5 * time.Second
@@ -105,10 +105,10 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	owner := controllerOf(pod)
 	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {
-		return // no owner, or not from an API server: the data is stored and used in a path
+		return // the pod has no owner, or the owner does not have the syntax of an API server and must not be used in a path
 	}
 	if namespace == e.own || namespace == metav1.NamespaceSystem {
-		return // API servers do not send reviews for these namespaces
+		return // API servers do not send reviews for pods in these namespaces
 	}
 	now := e.now()
 	if !e.allow(string(owner.UID)+" "+out.Reason, now) {
@@ -172,7 +172,7 @@ var (
 
 // isOwner reports whether the fields of an owner have the syntax that an API server requires.
 func isOwner(o *metav1.OwnerReference) bool {
-	api, _ := schema.ParseGroupVersion(o.APIVersion) // empty after an error
+	api, _ := schema.ParseGroupVersion(o.APIVersion) // the result is empty after an error, and is then rejected below
 	return kinds.MatchString(o.Kind) && uids.MatchString(string(o.UID)) && len(validation.IsDNS1123Subdomain(o.Name)) == 0 &&
 		api.String() == o.APIVersion && len(validation.IsDNS1035Label(api.Version)) == 0 &&
 		(api.Group == "" || len(validation.IsDNS1123Subdomain(api.Group)) == 0)

@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// onHost is a skipped pod with an owner.
+// onHost is a pod with an owner. The pod is skipped because it uses the host network.
 var onHost = strings.Replace(goodPod, `"spec":{`, `"spec":{"hostNetwork":true,`, 1)
 
 // An eventful is a Reviewer that creates events in a fake API server. Its clock does not advance.
@@ -34,7 +34,8 @@ func newEventful(t *testing.T) *eventful {
 	return e
 }
 
-// ask sends a review of a pod with replacements: old, new, and so on.
+// ask sends a review of a pod. changes contains pairs of an old and a new string, which
+// are replaced in the pod.
 func (e *eventful) ask(t *testing.T, namespace string, changes ...string) {
 	t.Helper()
 	pod := strings.NewReplacer(changes...).Replace(onHost)
@@ -54,10 +55,10 @@ func (e *eventful) written(t *testing.T) []corev1.Event {
 	return e.kube.events
 }
 
-// A client that can connect can forge the namespace, the owner and all strings.
+// A client can forge the namespace, the owner and all other strings of a review.
 func TestForgedNamespacesCreateNoEvents(t *testing.T) {
 	e := newEventful(t)
-	e.kube.namespaces["kube-system"] = map[string]string{"queue-proxy.dev/inject": "true"} // no reviews for this namespace
+	e.kube.namespaces["kube-system"] = map[string]string{"queue-proxy.dev/inject": "true"} // API servers do not send reviews for this namespace
 	e.kube.namespaces["queue-proxy"] = map[string]string{"queue-proxy.dev/inject": "true"} // namespace of the injector
 	e.kube.namespaces["bank"] = map[string]string{}
 	e.kube.namespaces["closed"] = map[string]string{"queue-proxy.dev/inject": "false"}

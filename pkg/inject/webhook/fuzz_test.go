@@ -15,7 +15,7 @@ import (
 // A pooled certificate is a part of the bundles in FuzzMergeBundles.
 type pooled struct {
 	cert *x509.Certificate
-	ours bool // remains in the bundle if it is already published
+	ours bool // the certificate remains in the bundle if it is already published
 }
 
 func poolAt(f *testing.F, now time.Time) []pooled {

@@ -16,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// pairOf returns p as a tls.Certificate.
+// pairOf converts p to a tls.Certificate.
 func pairOf(t *testing.T, p *keyPair) *tls.Certificate {
 	t.Helper()
 	certificate, err := tls.X509KeyPair(p.encode())
@@ -89,7 +89,7 @@ func TestClientCAsRejectOtherClients(t *testing.T) {
 			{"certificate of the CA of the server", clientOf(t, ours, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), 0},
 			{"valid certificate", clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), http.StatusOK},
 		} {
-			sends := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.with, nil } // independent of the requested authorities
+			sends := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.with, nil } // the client sends its certificate even if the server requests other authorities
 			client := &http.Client{Timeout: harness.Patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 				RootCAs: trusting(ours), ServerName: name, MaxVersion: version, GetClientCertificate: sends}}}
 			for range 2 { // the second connection can resume the session

@@ -22,8 +22,8 @@ const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 // Kube is a client for the API server. It sends plain requests without a cache, and is safe for
 // concurrent use.
 type Kube struct {
-	base      string // https://host:port
-	tokenFile string // read for each request, because the kubelet renews the token
+	base      string // URL of the API server without a path, such as https://10.0.0.1:443
+	tokenFile string // path of the token, which is read for each request because the kubelet renews it
 	client    *http.Client
 }
 
@@ -53,7 +53,7 @@ func newKube(base, dir string) (*Kube, error) {
 			TLSClientConfig:        &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12},
 			ForceAttemptHTTP2:      true,
 			IdleConnTimeout:        30 * time.Second,
-			TLSHandshakeTimeout:    10 * time.Second, // the transport continues a handshake after its request is canceled
+			TLSHandshakeTimeout:    10 * time.Second, // the transport does not cancel a handshake when its request is canceled
 			MaxResponseHeaderBytes: 64 << 10,
 		},
 		// Do not send the token to other hosts.

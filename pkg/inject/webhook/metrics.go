@@ -25,14 +25,14 @@ const maxScrapes = 8
 const (
 	badMethod     = "method"
 	badType       = "content-type"
-	tooLong       = "too-long"     // exceeds maxReviewBytes
+	tooLong       = "too-long"     // the request exceeds maxReviewBytes
 	cutOff        = "cut-off"      // the body ended early or exceeded a timeout
 	invalidReview = "not-a-review" // the body is not an AdmissionReview
-	busyBodies    = "busy-bodies"  // memoryOfTexts is exhausted, long body
+	busyBodies    = "busy-bodies"  // a long body does not fit in memoryOfTexts
 	busyReviews   = "busy-reviews" // memoryOfLong or memoryOfShort is exhausted
-	busyResponses = "busy-answers" // memoryOfTexts is exhausted, long response
-	outOfTime     = "out-of-time"  // exceeded reviewTimeout
-	internal      = "internal"     // bug in the injector
+	busyResponses = "busy-answers" // a long response does not fit in memoryOfTexts
+	outOfTime     = "out-of-time"  // the review exceeded reviewTimeout
+	internal      = "internal"     // a bug in the injector
 )
 
 // failureStatuses maps each reason to an HTTP status.
@@ -82,7 +82,7 @@ type Metrics struct {
 	reviews    *prometheus.CounterVec
 	failures   *prometheus.CounterVec
 	events     *prometheus.CounterVec
-	handshakes prometheus.Counter // failed after the first byte was received
+	handshakes prometheus.Counter // handshakes that failed after the first byte was received
 	duration   prometheus.Histogram
 }
 
@@ -147,7 +147,7 @@ func (m *Metrics) AddCertificate(notAfter func() time.Time) {
 // AuthorityMetrics counts updates to the caBundle fields in the webhook configuration, and
 // records the last successful check of these fields.
 type AuthorityMetrics struct {
-	success           *prometheus.GaugeVec // a single series, which does not exist until it is set
+	success           *prometheus.GaugeVec // a vector without labels, because its series must not exist until it is set
 	patches, failures prometheus.Counter
 }
 

@@ -24,7 +24,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// scraped returns the metrics after a line break.
+// scraped returns a line break and the metrics, so that each line has a preceding line
+// break.
 func scraped(m *Metrics) string {
 	w := httptest.NewRecorder()
 	m.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -88,7 +89,7 @@ func TestHTTPErrorsHaveReasonAndStatus(t *testing.T) {
 			c.before(v)
 		}
 		w := httptest.NewRecorder()
-		// The API server cancels the request, so the test does not wait for reserved memory.
+		// Cancel the request, so that the test does not wait for reserved memory.
 		ctx, cancel := context.WithCancel(t.Context())
 		if c.before != nil {
 			cancel()
@@ -166,7 +167,7 @@ func TestMetricsCountCABundleUpdates(t *testing.T) {
 	wantMetrics(t, m, success+" 1.8e+09", patches+" 1", failures+" 1")
 
 	now = now.Add(time.Minute)
-	f.configuration.Webhooks[1].ClientConfig.CABundle = nil // as if a user applies the manifest again
+	f.configuration.Webhooks[1].ClientConfig.CABundle = nil // simulate a user who applies the manifest again
 	harness.NoError(t, s.sync(t.Context()))
 	wantMetrics(t, m, success+" 1.80000006e+09", patches+" 2", failures+" 1")
 }
@@ -197,7 +198,7 @@ func TestGuideContainsEveryInjectorMetric(t *testing.T) {
 		fmt.Fprintf(&table, "| **%ss** | | |\n", name[:1]+strings.ToLower(name[1:]))
 		for _, f := range families {
 			if !strings.HasPrefix(f.GetName(), prefix) || f.GetType() != kind {
-				continue // metrics of client_golang, and other types
+				continue // skip the metrics of client_golang and metrics of other types
 			}
 			labels := ""
 			for _, l := range f.GetMetric()[0].GetLabel() {

@@ -20,8 +20,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Tests with slow clients on connections without buffers, so that a write blocks until the peer
-// reads. docs/bounds.md contains the limits in the section "Injector".
+// This file tests slow clients. The connections have no buffers, so that a write blocks
+// until the peer reads. docs/bounds.md contains the limits in the section "Injector".
 
 // pipes is a listener for in-memory connections.
 type pipes struct {
@@ -204,7 +204,7 @@ func TestIncompleteReviewsDoNotBlockNewConnections(t *testing.T) {
 // after a timeout.
 type slowPeer struct {
 	name    string
-	within  bool // inside a TLS connection
+	within  bool // the input is sent inside a TLS connection
 	listens bool
 	do      func(c net.Conn)
 	want    time.Duration
@@ -216,7 +216,7 @@ func slowPeers(t *testing.T) []slowPeer {
 	head, body, _ := strings.Cut(small, "\r\n\r\n")
 	head += "\r\n\r\n"
 	writes := func(c net.Conn, text string) { _, _ = io.WriteString(c, text) }
-	drips := func(c net.Conn, text string) { // one byte per second
+	drips := func(c net.Conn, text string) { // send one byte per second
 		for i := range len(text) {
 			if _, err := io.WriteString(c, text[i:i+1]); err != nil {
 				return
@@ -255,7 +255,7 @@ func TestSlowPeersAreDisconnected(t *testing.T) {
 				all.Go(func() {
 					conn := p.Conn
 					if c.within {
-						to := tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: "a", SessionTicketsDisabled: true}) // disabled because the server would send tickets that the peer does not read
+						to := tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: "a", SessionTicketsDisabled: true}) // the server would otherwise send session tickets that the peer does not read
 						if err := to.Handshake(); err != nil {
 							t.Error(err)
 						}
@@ -302,7 +302,8 @@ func TestSlowPeersDoNotDelayShutdown(t *testing.T) {
 	})
 }
 
-// The memory for parsing is a multiple of the length of a header section.
+// Parsing a header section uses a multiple of its length as memory, so the length is
+// limited.
 func TestLongHeadersAreRejected(t *testing.T) {
 	small := posted(string(question([]byte(goodPod), nil)))
 	for length, want := range map[int]int{2 << 10: http.StatusOK, 6 << 10: http.StatusRequestHeaderFieldsTooLarge} {
@@ -313,7 +314,7 @@ func TestLongHeadersAreRejected(t *testing.T) {
 	}
 }
 
-// API servers use HTTP/1.1.
+// The server only offers HTTP/1.1, which API servers use.
 func TestHTTP2IsNotOffered(t *testing.T) {
 	certificate, roots := bubbleCertificate(t)
 	synctest.Test(t, func(t *testing.T) {

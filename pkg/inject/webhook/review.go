@@ -17,22 +17,22 @@ type payload struct {
 	values int // upper bound of the number of JSON values
 }
 
-// cost returns the memory in bytes that is needed to decide about a payload. The factors result
-// from measurements with the most expensive payloads (cmd/injector/abuse_memory_test.go).
+// cost returns the memory in bytes that is needed to decide about a payload. The factors
+// are measurements with the most expensive payloads (cmd/injector/abuse_memory_test.go).
 func (p *payload) cost() int {
 	const perByte, perValue = 6, 1 << 10
 	return max(perByte*len(p.text)+perValue*min(p.values, maxValues), memoryOfShort/maxShortReviews)
 }
 
-// An admissionReview contains the fields of an AdmissionReview that are used. Other fields, such as
-// the groups of the user, are not kept in memory.
+// An admissionReview contains the fields of an AdmissionReview that the webhook uses.
+// Other fields, such as the groups of the user, are not kept in memory.
 type admissionReview struct {
 	metav1.TypeMeta `json:",inline"`
 
 	Request *admissionRequest `json:"request"`
 }
 
-// An admissionRequest contains the fields of an AdmissionRequest that are used.
+// An admissionRequest contains the fields of an AdmissionRequest that the webhook uses.
 type admissionRequest struct {
 	UID         types.UID                   `json:"uid"`
 	Resource    metav1.GroupVersionResource `json:"resource"`
@@ -45,7 +45,7 @@ type admissionRequest struct {
 
 // parse decodes a payload. It returns an error if the payload is not a valid AdmissionReview.
 func parse(text []byte) (*admissionReview, error) {
-	if !utf8.Valid(text) { // RFC 8259 section 8.1; the decoder would replace each invalid byte with three bytes
+	if !utf8.Valid(text) { // RFC 8259 section 8.1 requires UTF-8; the decoder would replace each invalid byte with three bytes
 		return nil, errors.New("invalid AdmissionReview: not UTF-8")
 	}
 	r := new(admissionReview)
@@ -59,7 +59,7 @@ func parse(text []byte) (*admissionReview, error) {
 		return nil, errors.New("AdmissionReview has no request")
 	case r.Request.UID == "":
 		return nil, errors.New("AdmissionReview has no uid")
-	case len(r.Request.UID) > maxNameLength: // the response contains the uid, and JSON can encode a byte as six bytes
+	case len(r.Request.UID) > maxNameLength: // the response contains the uid, and encoding a byte in JSON can require six bytes
 		return nil, fmt.Errorf("the uid of the AdmissionReview exceeds the limit of %d bytes", maxNameLength)
 	}
 	return r, nil

@@ -23,16 +23,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Validity of certificates. A certificate is renewed when less than a third of its validity
-// remains, so that an outage of one month causes no expiry.
+// Validity of certificates. A certificate is renewed when less than a third of its
+// validity remains. Therefore, no certificate expires during an outage of one month.
 const (
 	authorityValidity = 5 * 365 * 24 * time.Hour
 	serverValidity    = 90 * 24 * time.Hour
-	clockSkew         = 5 * time.Minute // maximum delay of API server clocks
+	clockSkew         = 5 * time.Minute // maximum delay of an API server's clock
 
-	syncInterval  = time.Minute // detects configurations that another program has overwritten
+	syncInterval  = time.Minute // also the maximum time until the webhook detects that another program has overwritten the configuration
 	retryInterval = 2 * time.Second
-	maxAttempts   = 5 // attempts after write conflicts
+	maxAttempts   = 5 // maximum number of attempts after write conflicts
 )
 
 // Keys of the Secret. tls.crt and tls.key are defined by the type kubernetes.io/tls.
@@ -41,7 +41,7 @@ const (
 	serverKey     = "tls.key"
 	authorityCert = "ca.crt"
 	authorityKey  = "ca.key"
-	nextCert      = "next-ca.crt" // published before it is used
+	nextCert      = "next-ca.crt" // the next authority, which is published before it is used
 	nextKey       = "next-ca.key"
 )
 
@@ -63,7 +63,7 @@ type Self struct {
 	Configuration string // name of the MutatingWebhookConfiguration
 	Log           *zap.Logger
 	Metrics       *AuthorityMetrics
-	Now           func() time.Time // returns the current time, like [time.Now]
+	Now           func() time.Time // Now returns the current time, like [time.Now]
 
 	pair atomic.Pointer[tls.Certificate]
 }
@@ -194,7 +194,7 @@ func (s *Self) renew(secret *corev1.Secret, published *admissionregv1.MutatingWe
 	now := s.Now()
 	authority := readPair(secret.Data[authorityCert], secret.Data[authorityKey])
 	next := readPair(secret.Data[nextCert], secret.Data[nextKey])
-	var replacement *keyPair // replaces the authority
+	var replacement *keyPair // certificate that replaces the authority; nil if it is not replaced
 	switch {
 	case authority == nil || now.After(authority.cert.NotAfter):
 		replacement, err = newAuthority(now)
@@ -296,9 +296,10 @@ type keyPair struct {
 	key  *ecdsa.PrivateKey
 }
 
-// readPair returns nil if the certificate or the key is invalid, so that it is created again.
+// readPair parses a certificate and its key. It returns nil if one of them is invalid, so
+// that the caller creates a new pair.
 func readPair(cert, key []byte) *keyPair {
-	pair, _ := tls.X509KeyPair(cert, key) // the private key is nil after an error
+	pair, _ := tls.X509KeyPair(cert, key) // the private key of the result is nil after an error
 	private, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok {
 		return nil

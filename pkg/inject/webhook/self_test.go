@@ -31,7 +31,7 @@ type fakeKube struct {
 	secret        *corev1.Secret
 	configuration *admissionregv1.MutatingWebhookConfiguration
 	events        []corev1.Event
-	namespaces    map[string]map[string]string // labels by name
+	namespaces    map[string]map[string]string // labels of the namespaces, by name
 	writes        int
 	down          bool
 	createDenied  bool                      // the service account is not allowed to create Secrets
@@ -206,7 +206,7 @@ func TestForbiddenSecretErrorContainsCommand(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Fatalf("got error %v, want an error that contains %q", err, want)
 	}
-	f.secret = new(corev1.Secret) // the result of the command in the error
+	f.secret = new(corev1.Secret) // the Secret that the command in the error creates
 	f.touch(&f.secret.ResourceVersion)
 	s := newSelf(kube, time.Now)
 	harness.NoError(t, s.sync(t.Context()))
@@ -249,7 +249,7 @@ func TestCertificatesAreRenewedForTenYears(t *testing.T) {
 	clock := func() time.Time { return now }
 	a, b := newSelf(kube, clock), newSelf(kube, clock)
 	authorities, certificates := map[string]bool{}, map[string]bool{}
-	const step = 10 // days
+	const step = 10 // the clock advances by this number of days
 	for day := 0; day < 10*365; day += step {
 		now = now.Add(step * 24 * time.Hour)
 		harness.NoError(t, a.sync(t.Context()), "day", day)
@@ -292,7 +292,7 @@ func TestDelayedReplicaKeepsPublishedAuthorities(t *testing.T) {
 			}
 		})
 	}
-	f.configuration.Webhooks[0].ClientConfig.CABundle = nil // a must publish its authority again
+	f.configuration.Webhooks[0].ClientConfig.CABundle = nil // force a to publish its authority again
 	harness.NoError(t, a.sync(t.Context()))
 	f.wantTrusted(t, time.Now(), a, b)
 }

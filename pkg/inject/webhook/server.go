@@ -45,10 +45,10 @@ type Server struct {
 	Metrics     *Metrics
 	Log         *zap.Logger
 
-	Addr        string        // for reviews, such as :8443
-	MetricsAddr string        // such as :8080
+	Addr        string        // address for reviews, such as :8443
+	MetricsAddr string        // address for metrics and health checks, such as :8080
 	Linger      time.Duration // time during which reviews are accepted after ctx is done, until API servers have noticed the shutdown
-	Beside      []Runner      // run until the server stops
+	Beside      []Runner      // runners that run until the server stops
 
 	draining         atomic.Bool
 	failedHandshakes message.Throttle
@@ -128,7 +128,7 @@ func shutdown(ctx context.Context, servers ...*http.Server) {
 // server returns an HTTP/1.1 server with the limits above. API servers use HTTP/1.1 for webhooks.
 // HTTP/2 would require more limits.
 func (s *Server) server(h http.Handler, most int) *http.Server {
-	quiet, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // a level that zap supports; errors of unknown clients are not logged at higher levels
+	quiet, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // the level is valid; errors caused by unknown clients are not logged at higher levels
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	server := &http.Server{

@@ -66,8 +66,8 @@ const (
 
 // A Reviewer handles reviews. It is an [http.Handler] that is safe for concurrent use.
 type Reviewer struct {
-	Options inject.Options // defaults; annotations override them
-	Lenient bool           // admit refused pods without a sidecar, with a warning
+	Options inject.Options // default options; annotations override them
+	Lenient bool           // admit a refused pod without a sidecar and return a warning
 	Log     *zap.Logger
 	Metrics *Metrics
 	Events  *Events // nil disables events
@@ -94,7 +94,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), v.limit)
 	defer cancel()
 	client := fair.Address(r.RemoteAddr)
-	reserved := 0 // bytes of v.texts
+	reserved := 0 // number of bytes reserved in v.texts
 	defer func() { v.texts.release(client, reserved) }()
 	p, failed := v.read(ctx, w, r, &reserved)
 	if failed != nil {
@@ -105,7 +105,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if more := len(answer) - reserved; failed == nil && len(answer) > smallBytes && more > 0 {
 		if v.texts.tryTake(client, more) {
 			reserved += more
-		} else { // waiting would keep the response in memory
+		} else { // do not wait for memory, because the response would stay in memory
 			failed = &failure{busyResponses, "too many concurrent large responses"}
 		}
 	}
@@ -192,8 +192,8 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 			return nil, &failure{busyBodies, "too many concurrent large reviews"}
 		}
 		*reserved = length
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(transferTimeout)) // not supported by test recorders
-		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // avoids growing
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(transferTimeout)) // not supported by the response writers of some tests
+		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // allocate the whole buffer, so that it does not grow
 		whole.Write(text)
 		fair.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
 		text = whole.Bytes()
@@ -245,7 +245,7 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 			return v.refuse(q, a, pod, refusal(inject.Unreadable, err.Error())), a, nil
 		}
 		a.Patch, a.PatchType = patch, new(admissionv1.PatchTypeJSONPatch)
-		if out.PortName == "" { // with a port name, Services need no change
+		if out.PortName == "" { // if the port has a name, Services need no change
 			out.Warnings = append(out.Warnings, inject.Unserved(out))
 		}
 		a.Warnings = warnings(out.Warnings)

@@ -57,7 +57,7 @@ func ask(t *testing.T, s *httptest.Server, body []byte) (int, []byte) {
 	return r.StatusCode, text
 }
 
-// asked returns a request for a review.
+// asked returns an HTTP request with the given body for the webhook.
 func asked(body io.Reader) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, reviewPath, body)
 	r.Header.Set("Content-Type", "application/json")
@@ -180,7 +180,7 @@ func golden(t *testing.T, test func(t *testing.T, pod []byte, opts inject.Option
 	}
 }
 
-// podOf returns the pod that a controller creates from the template of an object.
+// podOf returns the pod that a controller creates from the pod template in object.
 func podOf(object any) []byte {
 	m := object.(map[string]any)
 	path, ok := inject.Template(m)
@@ -335,8 +335,8 @@ func TestLenientWebhookAdmitsRefusedPod(t *testing.T) {
 	}
 }
 
-// The test uses synctest because the fake clock does not advance while a goroutine is blocked
-// on a network connection. This means that the deadline of a review does not expire.
+// The test uses synctest, so that the deadline of a review does not expire. The fake clock
+// of a synctest bubble does not advance while a goroutine is blocked on a network connection.
 func TestConcurrentReviewsReturnSamePatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, newReviewer(nil))
@@ -375,7 +375,7 @@ func stalled(t *testing.T, s *httptest.Server, d *net.Dialer, length, sent int) 
 // reviews.
 func TestStalledReviewsDoNotBlockOtherClients(t *testing.T) {
 	v := newReviewer(nil)
-	v.limit = harness.Patience // the stalled reviews end after transferTimeout, also on a busy machine
+	v.limit = harness.Patience // the limit is long, so that the stalled reviews end because of transferTimeout also on a busy machine
 	s := serve(t, v)
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	for range 4 * memoryOfTexts / maxReviewBytes {
@@ -387,8 +387,8 @@ func TestStalledReviewsDoNotBlockOtherClients(t *testing.T) {
 	}
 }
 
-// Slow requests must not delay other requests, whether many of them are short or all memory for
-// long ones is in use.
+// Slow requests must not delay other requests. The cases are many short requests, and
+// long requests that use all memory for long requests.
 func TestSlowRequestsDoNotDelayReviews(t *testing.T) {
 	s := serve(t, newReviewer(nil))
 	for name, c := range map[string]struct{ conns, sent int }{"short": {3 * maxShortReviews, 100}, "long": {maxShortReviews, smallBytes + 1000}} {
@@ -496,7 +496,7 @@ func TestServerDrainsAfterCancel(t *testing.T) {
 		harness.Equal(t, status, 200, "while lingering, on", connection)
 		harness.Equal(t, closing, true, "Connection: close while lingering, on", connection)
 	}
-	close(hold) // an error of a runner ends the server during Linger
+	close(hold) // the runner returns an error, which stops the server during Linger
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
 		t.Errorf("got %v, want the error of the runner", err)
 	}

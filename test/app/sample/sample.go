@@ -270,9 +270,9 @@ func (a *App) readiness(w http.ResponseWriter, r *http.Request) {
 // response is one message, and its field 1 is the status.
 func (a *App) health(w http.ResponseWriter) {
 	a.mu.Lock()
-	state := byte(2) // NOT_SERVING
+	state := byte(2) // NOT_SERVING in the gRPC health protocol
 	if a.ready == http.StatusOK {
-		state = 1 // SERVING
+		state = 1 // SERVING in the gRPC health protocol
 	}
 	a.mu.Unlock()
 	w.Header().Set("Content-Type", "application/grpc")
@@ -318,12 +318,12 @@ func sink(w http.ResponseWriter, r *http.Request) {
 	answer(w, map[string]any{"length": n, "sha256": sum})
 }
 
-// breakOff closes the connection during an exchange. It first writes the text. Without a text,
-// it resets the connection.
+// breakOff closes the connection during an exchange. It first writes text. If text is
+// empty, it resets the connection.
 func breakOff(w http.ResponseWriter, text string) {
 	c, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		panic(http.ErrAbortHandler) // HTTP/2 resets the stream
+		panic(http.ErrAbortHandler) // net/http closes an HTTP/1.1 connection, and resets an HTTP/2 stream
 	}
 	defer c.Close()
 	if text != "" {
@@ -359,7 +359,7 @@ func (a *App) events(w http.ResponseWriter, r *http.Request) bool {
 func talk(w http.ResponseWriter, r *http.Request) {
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
-		return // Accept has sent the response
+		return // websocket.Accept has already sent an error response
 	}
 	defer c.CloseNow()
 	c.SetReadLimit(16 << 20)
@@ -390,7 +390,7 @@ func (a *App) call(w http.ResponseWriter, r *http.Request) {
 		go func() {
 			select {
 			case <-a.Ending:
-				_ = control.SetReadDeadline(time.Now()) // the following Read returns
+				_ = control.SetReadDeadline(time.Now()) // the following Read returns, so the loop ends
 			case <-over:
 			}
 		}()

@@ -34,7 +34,7 @@ func TestPathSelectsResponse(t *testing.T) {
 	defer s.Close()
 	for _, row := range []struct {
 		method, target, body string
-		status, length       int // -1: the length is not compared
+		status, length       int // expected values; if length is -1, it is not compared
 	}{
 		{"GET", "/", "", 200, len(Guide)},
 		{"GET", "/status/404", "", 404, 0},

@@ -45,10 +45,10 @@ func serveGRPC(c net.Conn) {
 	g := &grpcConn{in: in, out: bufio.NewWriterSize(c, readSize), window: 65535, streamWindow: 65535}
 	g.framer = http2.NewFramer(g.out, g.in)
 	g.framer.SetReuseFrames()
-	_ = g.serve() // errors also fail requests of the client, which the bench reports
+	_ = g.serve() // an error also fails requests of the client, so the bench reports it
 }
 
-// A grpcConn is a connection. One goroutine reads and writes.
+// A grpcConn is a connection of serveGRPC. A single goroutine reads and writes.
 type grpcConn struct {
 	in           *bufio.Reader
 	out          *bufio.Writer

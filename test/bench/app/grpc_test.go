@@ -36,12 +36,12 @@ func TestGRPCCallsSucceed(t *testing.T) {
 		for {
 			c, err := l.Accept()
 			if err != nil {
-				return // the test has ended
+				return // the listener is closed at the end of the test
 			}
 			go serveGRPC(c)
 		}
 	}()
-	// The smallest windows that gRPC allows, so that responses must wait for the client.
+	// Use the smallest windows that gRPC allows, so that responses wait for the client.
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithInitialConnWindowSize(65535), grpc.WithInitialWindowSize(65535), grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{})))
 	if err != nil {

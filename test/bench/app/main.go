@@ -75,7 +75,7 @@ func response(status string, size int) []byte {
 	return append(b, bytes.Repeat([]byte("x"), size)...)
 }
 
-// readSize is the maximum length of a header line.
+// readSize is the maximum length of a header line in bytes.
 const readSize = 16 << 10
 
 // serve serves one connection until it ends.
@@ -88,7 +88,7 @@ func (s *server) serve(c net.Conn) {
 			return
 		}
 		if delay > 0 {
-			time.Sleep(delay) // simulates work of the app
+			time.Sleep(delay) // simulate work of the app
 		}
 		if _, err := c.Write(answer); err != nil || !ok {
 			return

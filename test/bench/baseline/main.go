@@ -1,10 +1,10 @@
 // Command baseline is a minimal reverse proxy in Go with httputil.ReverseProxy. It has no
 // limit, statistics, probes or drain.
 //
-// Three settings differ from the defaults of net/http. The maximum number of idle connections
-// to the application equals the number of clients. With the default of two idle connections,
-// most requests would open a new connection. It does not decompress bodies. And it serves
-// HTTP/2 in plain text.
+// Three settings differ from the defaults of net/http. The maximum number of idle
+// connections to the application equals the number of clients, because with the default
+// of two idle connections, most requests would open a new connection. The proxy does not
+// decompress bodies. It serves HTTP/2 in plain text.
 package main
 
 import (

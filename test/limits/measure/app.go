@@ -12,14 +12,14 @@ import (
 // An app is an application. Its workers process the requests to /.
 type app struct {
 	workers int
-	took    time.Duration                  // mean time of a worker; the time is 0.5 to 1.5 times the mean
-	reject  int                            // requests in the application above which the status is rejectStatus; 0 means no limit
-	status  int                            // of rejected requests
+	took    time.Duration                  // mean time of a worker for a request; each time is 0.5 to 1.5 times the mean
+	reject  int                            // maximum number of requests in the application; others are rejected with status; 0 means no limit
+	status  int                            // status of the response to rejected requests
 	batch   int                            // maximum number of requests that a worker processes together; 0 means 1
-	each    time.Duration                  // added to took for each request of a batch
+	each    time.Duration                  // time added to took for each request of a batch
 	pause   time.Duration                  // length of the garbage collection pause every 2 s; 0 means none
-	warm    time.Duration                  // duration of the warm-up; the first requests take six times as long
-	changed func(at time.Duration) float64 // factor of took; nil means 1
+	warm    time.Duration                  // duration of the warm-up, in which requests take up to six times as long
+	changed func(at time.Duration) float64 // factor of took at a given time; nil means 1
 }
 
 // A handler is a running application.
@@ -27,8 +27,8 @@ type handler struct {
 	app
 
 	began   time.Time
-	free    chan struct{}      // workers in use
-	running atomic.Int64       // requests to /
+	free    chan struct{}      // one element for each worker in use
+	running atomic.Int64       // number of requests to / in progress
 	queued  chan chan struct{} // requests that wait for a batch; a channel is closed when its request is complete
 }
 
@@ -59,7 +59,7 @@ func (a app) handler() http.Handler {
 		w.Header().Set("Grpc-Status", "12")
 	})
 	mux.HandleFunc("/upload", func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the client may disconnect
+		_, _ = io.Copy(io.Discard, r.Body) // ignore errors, because the client may disconnect
 	})
 	mux.HandleFunc("/socket", socket)
 	mux.HandleFunc("/cached", func(w http.ResponseWriter, _ *http.Request) {
@@ -67,7 +67,7 @@ func (a app) handler() http.Handler {
 		fmt.Fprintln(w, "done")
 	})
 	mux.HandleFunc("/large", func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(make([]byte, 4<<20)) // the client may disconnect
+		_, _ = w.Write(make([]byte, 4<<20)) // ignore errors, because the client may disconnect
 	})
 	return mux
 }
@@ -81,7 +81,7 @@ func socket(w http.ResponseWriter, _ *http.Request) {
 	}
 	defer conn.Close()
 	fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-	_, _ = io.Copy(io.Discard, conn) // until the client closes the connection
+	_, _ = io.Copy(io.Discard, conn) // read until the client closes the connection
 }
 
 // hold responds after the time in the query. A stream begins its response immediately. An
@@ -94,7 +94,7 @@ func hold(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.URL.Query().Has("stream") {
 		w.Header().Set("Content-Type", "application/grpc")
-		_ = http.NewResponseController(w).Flush() // the client may disconnect
+		_ = http.NewResponseController(w).Flush() // ignore errors, because the client may disconnect
 	}
 	time.Sleep(took)
 	fmt.Fprintln(w, "done")
@@ -134,7 +134,7 @@ func (a *handler) work(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "done")
 }
 
-// gatherTime is the time in which a batch is gathered.
+// gatherTime is the time to wait for further requests of a batch.
 const gatherTime = 2 * time.Millisecond
 
 // processBatches waits until the batch of a request is complete. If the request gets a worker,

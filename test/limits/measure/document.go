@@ -14,16 +14,16 @@ type table struct {
 
 // A line is a row of a table.
 type line struct {
-	name    string                 // matched by -run
+	name    string                 // name of the line, which -run matches
 	cell    string                 // the first cell, which begins with the name
 	measure func() (string, error) // returns the other cells
 }
 
 // A document is a Markdown file that contains the tables between beginMark and endMark.
 type document struct {
-	page     string // path; if empty, the tables are only printed
+	page     string // path of the file; if empty, the tables are only printed
 	tables   []table
-	measured map[string]string // the cells after the first one, by lineKey
+	measured map[string]string // cells after the first one, by lineKey
 }
 
 // Marks around the part of the document that the program writes.

@@ -15,8 +15,8 @@ import (
 
 // A result contains the measurements of the requests in all groups for which aside is false.
 type result struct {
-	goodput float64 // responses with 200 per second
-	p99     float64 // seconds, of these responses
+	goodput float64 // number of responses with status 200 per second
+	p99     float64 // 99th percentile of the time of these responses in seconds
 	failed  float64 // share of the responses that are not successful; excludes canceled requests
 }
 

@@ -65,7 +65,7 @@ func run(ctx context.Context, s *settings) error {
 	if err != nil {
 		return err
 	}
-	if err := doc.write(); err != nil { // descriptions of rows may have changed
+	if err := doc.write(); err != nil { // write the document first, because descriptions of rows may have changed
 		return err
 	}
 	for i, t := range doc.tables {

@@ -129,7 +129,7 @@ func (s *settings) measure(ctx context.Context, r *row, mode string, limit int, 
 // A process is the application or the sidecar.
 type process struct{ *exec.Cmd }
 
-// startTime is how long a process may take to start.
+// startTime is the maximum time that a process may take to start.
 const startTime = 10 * time.Second
 
 // start starts a process and waits until it responds.

@@ -10,21 +10,21 @@ type row struct {
 	name, what string
 	app        app
 	clients    []group
-	sweep      []int    // fixed limits; the ceiling is added
-	settings   []string // of the sidecar
+	sweep      []int    // fixed limits to measure, in addition to the ceiling
+	settings   []string // settings of the sidecar
 }
 
 // A group is a number of clients. Each sends a request as soon as the previous one is
 // complete.
 type group struct {
 	n      int
-	paths  []string      // by turns
-	aside  bool          // not measured
-	h2     bool          // gRPC
+	paths  []string      // paths that each client requests in turn
+	aside  bool          // the requests are not measured
+	h2     bool          // the clients send gRPC requests
 	cancel time.Duration // the client disconnects after this time; 0 means never
-	upload time.Duration // a byte of the request body per second, for this time
+	upload time.Duration // time during which the client sends one byte of the request body per second
 	read   time.Duration // pause before the response is read
-	socket bool          // WebSockets
+	socket bool          // the clients open WebSockets
 	burst  time.Duration // the client sends requests for one fifth of this interval; 0 means without pauses
 	after  time.Duration // time before the first request; at most half of the warm-up
 }

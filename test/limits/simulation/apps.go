@@ -13,13 +13,13 @@ type App interface {
 	event(w *world, j *job, what int)
 }
 
-// The events of the applications.
+// Events of the applications.
 const (
 	served = iota // a worker has processed a request
 	onCPU         // a request has received its CPU time
 	local         // the part of a request that needs no worker is complete
 	batch         // the device has completed a batch
-	gather        // the device does not wait longer for a batch to fill
+	gather        // the device no longer waits for a batch to fill
 	grown         // the pool receives more workers
 )
 
@@ -58,7 +58,7 @@ func (s *station) leave() *job {
 type Pool struct {
 	Workers int
 	Time    time.Duration // mean time with a worker
-	Spread  float64       // 0: constant; 1: exponential
+	Spread  float64       // distribution of Time: 0 means constant, 1 means exponential
 	Local   time.Duration
 	Factor  func(at time.Duration) float64                    // factor of Time at a given time; nil means 1
 	Convoy  float64                                           // relative increase of the time with a worker for each request that waits
@@ -161,8 +161,8 @@ func (p *Pool) event(w *world, j *job, what int) {
 // time Wait.
 type CPU struct {
 	Cores  float64
-	Time   time.Duration                  // mean CPU time, exponential
-	Wait   time.Duration                  // mean wait, exponential
+	Time   time.Duration                  // mean CPU time of a request, exponentially distributed
+	Wait   time.Duration                  // mean wait of a request, exponentially distributed
 	Factor func(at time.Duration) float64 // factor of Time; nil means 1
 	Share  func(at time.Duration) float64 // available share of the cores, read every 100 ms; nil means 1
 	Switch float64                        // relative slowdown for each request that exceeds the number of cores
@@ -171,7 +171,7 @@ type CPU struct {
 	virtual float64 // CPU time in ns of a request that has run since the start
 	at      int64   // time at which virtual was computed
 	version int
-	ready   heap // sorted by the virtual time at which a request has enough CPU time
+	ready   heap // requests, sorted by the virtual time at which a request has enough CPU time
 }
 
 func (c *CPU) begin(w *world) {

@@ -70,7 +70,7 @@ func Gradient2(most int) Gate {
 
 type gradient2 struct {
 	estimate, max float64
-	long          float64 // seconds
+	long          float64 // long average of the round-trip time in seconds
 	windows       int
 	end           time.Time
 	sum           float64

@@ -21,7 +21,7 @@ type Row struct {
 	Sweep []int         // fixed limits near the best limit; the ceiling is added
 	Warm  time.Duration // end of the warm-up; 0 means 30 s
 	For   time.Duration // total time; 0 means 90 s
-	Avoid string        // the reason not to use the adaptive limit here; empty if the row meets the criteria
+	Avoid string        // reason not to use the adaptive limit for this row; empty if the row meets the criteria
 }
 
 const ms = time.Millisecond
@@ -124,7 +124,7 @@ func openRows() []Row {
 // pollRows returns rows in which a large share of the requests takes seconds and uses no worker.
 func pollRows() []Row {
 	sixteen := func() App { return &Pool{Workers: 16, Time: 100 * ms, Spread: 0.2} }
-	mixture := func(slow int) func(client, number int) *Kind { // slow is the number of slow requests of 20
+	mixture := func(slow int) func(client, number int) *Kind { // slow is the number of slow requests among 20 requests
 		return func(client, number int) *Kind {
 			if (number*7+client*3)%20 < slow {
 				return &Kind{Hold: 3 * time.Second}
@@ -253,7 +253,7 @@ func phaseRows() []Row {
 // clients that wait after an error.
 func changeRows() []Row {
 	workers := func(n int) func() App { return func() App { return &Pool{Workers: n, Time: 60 * ms} } }
-	paths := func(first int) func(client, number int) *Kind { // the other clients use the path 2
+	paths := func(first int) func(client, number int) *Kind { // paths returns path 1 for the first clients, and path 2 for the other clients
 		return func(client, _ int) *Kind {
 			if client < first {
 				return &Kind{Path: 1}
@@ -377,7 +377,7 @@ func AdviceRows() []Row {
 		}
 		return 15
 	}
-	wave := func(most float64) Load { // a day in two minutes
+	wave := func(most float64) Load { // wave simulates the load of a day in two minutes
 		return Load{Rate: func(at time.Duration) float64 { return most * (0.55 - 0.45*math.Cos(2*math.Pi*at.Seconds()/120)) }}
 	}
 	rows := []Row{{
@@ -404,7 +404,7 @@ func steadily(rate float64) func(time.Duration) float64 {
 	return func(time.Duration) float64 { return rate }
 }
 
-// hostile are 8 of 40 clients.
+// hostile is the number of attackers among 40 clients.
 const (
 	hostile = 8
 	victims = 32
@@ -418,7 +418,7 @@ func HostileRows() []Row {
 	for _, a := range []struct {
 		what   string
 		kind   Kind
-		others Kind // of every second group
+		others Kind // kind of the requests in every second group
 		group  int  // number of consecutive requests of the same kind; 0 if others is not used
 	}{
 		{what: "requests without work", kind: Kind{Hold: ms}},
@@ -480,7 +480,7 @@ func (r *Row) ErrorShare(got *Result) float64 {
 // A Measurement is the result with one limit.
 type Measurement struct {
 	Goodput float64 // successful requests per second
-	P99     float64 // seconds
+	P99     float64 // 99th percentile of the response time in seconds
 	Errors  float64 // share of the responses that are errors
 }
 
@@ -518,11 +518,11 @@ func (r *Row) Best() (limit int, best, ceiling Result) {
 	return limits[i], results[i], results[len(limits)-1]
 }
 
-// The criteria of each row, as ratios.
+// The criteria of each row. Each is a ratio to the value with a fixed limit.
 const (
-	LeastOfBest    = 0.85 // of the goodput with the best fixed limit
-	MostP99        = 1.5  // of the 99th percentile with the best fixed limit
-	LeastOfCeiling = 0.97 // of the goodput with the ceiling as a fixed limit
+	LeastOfBest    = 0.85 // minimum ratio to the goodput with the best fixed limit
+	MostP99        = 1.5  // maximum ratio to the 99th percentile with the best fixed limit
+	LeastOfCeiling = 0.97 // minimum ratio to the goodput with the ceiling as a fixed limit
 )
 
 // Criteria returns the criteria that a result does not meet.

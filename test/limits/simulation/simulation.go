@@ -20,8 +20,8 @@ type Load struct {
 	Depth   int                            // maximum number of queued requests; 0 means no limit
 	Kind    func(client, number int) *Kind // returns the kind of a client's next request; may be nil or return nil
 
-	Change  func(at time.Duration, k *Kind) *Kind // returns the kind of a request that is sent at a given time, instead of k; nil means k
-	Backoff time.Duration                         // how long a client waits after an error
+	Change  func(at time.Duration, k *Kind) *Kind // replaces the kind k of a request that is sent at a given time; nil means no replacement
+	Backoff time.Duration                         // time that a client waits after an error
 }
 
 // A Kind describes requests that differ from the others. The zero value describes usual
@@ -32,9 +32,9 @@ type Kind struct {
 	Hold     time.Duration // the application responds after this time without using a worker; 0 if the request uses a worker
 	Fails    bool          // the response is an error
 	Scale    float64       // factor of the time in the application; 0 means 1
-	Stream   bool          // upgraded connections
+	Stream   bool          // the connections are upgraded
 	Patience time.Duration // the client disconnects after this time; 0 means never
-	Aside    bool          // not included in the result: requests of other clients are measured
+	Aside    bool          // the requests are not included in the result
 	Path     uint32        // hash of the path; 0 means unknown
 	Every    time.Duration // the application responds at the next multiple of this time without using a worker; 0 means that it is not used
 }
@@ -61,12 +61,12 @@ type Run struct {
 // A Result contains the results of the measurement, which starts at Run.From.
 type Result struct {
 	Throughput float64 // successful requests per second
-	P99        float64 // seconds, of successful requests, including the time in the queue
-	AppP50     float64 // seconds in the application
+	P99        float64 // 99th percentile of the time of successful requests in seconds, including the time in the queue
+	AppP50     float64 // median of the time in the application in seconds
 	AppP99     float64
 	Failed     int
-	Refused    int     // the queue was full
-	MaxRunning int     // greatest number of requests in the application, of the whole run
+	Refused    int     // number of requests that were rejected because the queue was full
+	MaxRunning int     // maximum number of requests in the application during the whole run
 	InApp      float64 // mean number of requests in the application
 }
 
@@ -75,25 +75,25 @@ var epoch = time.Unix(0, 0)
 
 // job is a request.
 type job struct {
-	came, started int64 // ns
+	came, started int64 // times in nanoseconds
 	slot          *adapt.Slot
 	inFlight      int
 	failed, hit   bool
 	kind          *Kind
 	client        int
-	queued, gone  bool // in the queue; the client has disconnected
+	queued, gone  bool // the request is in the queue; the client has disconnected
 	ended         bool // the application has responded
 
 	// The random values are chosen on arrival, so that the requests do not depend on the limit.
-	luck        float64 // uniform
-	first, last float64 // exponential, mean 1: relative to the mean of the application
+	luck        float64 // uniformly distributed random value
+	first, last float64 // exponentially distributed with mean 1, as a factor of the application's mean
 	next        *job
 }
 
 type event struct {
 	at   int64
 	seq  uint64
-	job  *job // nil: an arrival
+	job  *job // nil if the event is the arrival of a request
 	what int
 }
 
@@ -110,7 +110,7 @@ type world struct {
 	first   *job
 	last    *job
 	free    *job
-	sent    []int // requests, by client
+	sent    []int // number of sent requests by client
 	total   []float64
 	app     []float64
 	result  Result
@@ -142,7 +142,7 @@ func (r *Run) Do() Result {
 	return w.measure()
 }
 
-// The events that do not occur in the application.
+// Events outside of the application.
 const (
 	arrival  = -1 - iota
 	tick     // the periodic event of the gate
@@ -379,7 +379,7 @@ func (w *world) finish(j *job) {
 	if w.run.Load.Clients > 0 && !j.gone {
 		w.next(j)
 	}
-	if j.kind.Patience == 0 { // a pending event can refer to other jobs
+	if j.kind.Patience == 0 { // skip other jobs, because a pending event can refer to them
 		j.next, w.free = w.free, j
 	}
 }

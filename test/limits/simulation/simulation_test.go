@@ -12,7 +12,7 @@ import (
 )
 
 func TestSearchTimeDependsOnResponseTime(t *testing.T) {
-	for took, within := range map[time.Duration]time.Duration{ // see docs/limits.md
+	for took, within := range map[time.Duration]time.Duration{ // docs/limits.md contains the expected times
 		20 * time.Millisecond:  30 * time.Second,
 		100 * time.Millisecond: 30 * time.Second,
 		400 * time.Millisecond: time.Minute,

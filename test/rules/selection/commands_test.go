@@ -12,8 +12,8 @@ import (
 
 // A goTest is a go test command in a file.
 type goTest struct {
-	dir      string            // relative to the root
-	patterns map[string]string // by flag: run, skip, fuzz, bench
+	dir      string            // directory of the command, relative to the root
+	patterns map[string]string // patterns by flag: run, skip, fuzz, bench
 	packages []string
 	tags     []string
 }
@@ -21,7 +21,7 @@ type goTest struct {
 // A makeCall is a call to make with variables.
 type makeCall struct {
 	targets   []string
-	variables map[string]string // on the command line or in the environment
+	variables map[string]string // variables on the command line or in the environment
 }
 
 // readCommands returns the go test commands and the calls to make in a shell script, a workflow, a document or the
@@ -55,7 +55,8 @@ func readCommands(root, text string) (tests []goTest, makes []makeCall) {
 // linePrefix matches a comment marker, a shell prompt, or the key of a workflow step at the beginning of a line.
 var linePrefix = regexp.MustCompile(`^\s*(?:// ?|\$ )?\s*(?:- )?(?:run: )?`)
 
-// simpleCommands splits a line into the words of its commands. Quotes are removed, variables stay.
+// simpleCommands splits a line into the words of its commands. It removes quotes and does
+// not expand variables.
 func simpleCommands(line string) [][]string {
 	var all [][]string
 	var words []string
@@ -97,7 +98,7 @@ func readGoTest(dir string, args []string) goTest {
 		case !isFlag && (args[i] == "." || strings.HasPrefix(args[i], "./")):
 			g.packages = append(g.packages, args[i])
 		case !isFlag || name != "tags" && kinds[name] == nil:
-			continue // an argument of the test program, or a flag that selects nothing
+			continue // skip an argument of the test program, or a flag that selects nothing
 		case !hasValue && i+1 < len(args):
 			i++
 			value = args[i]

@@ -66,8 +66,8 @@ func TestAlternativesWithoutMatchAreReported(t *testing.T) {
 func TestRunReportsPatternsWithoutMatch(t *testing.T) {
 	const fuzzers = "./pkg/transport/http1/wire FuzzChunks\n./pkg/transport/http2/http2conn FuzzFrames\n"
 	for _, c := range []struct {
-		args string // separated by commas
-		err  string // "": none
+		args string // arguments separated by commas
+		err  string // expected error; "" means no error
 	}{
 		{"-run,TestRunReports|TestAlternatives,.", ""},
 		{"-run,,.", ""},

@@ -19,10 +19,11 @@ const root = "../../.."
 // noTests lists the patterns of go test -run that intentionally select no test.
 var noTests = []string{"^$", "-"}
 
-// derived are patterns with values that a command takes from the source, so that they match.
+// derived contains patterns with values that a command takes from the source, so that
+// they always match.
 var derived = []string{
-	`^$name\$`,  // make fuzz: a name from make fuzzers
-	`$FUZZER$$`, // fuzz.yml: a line of make fuzzers
+	`^$name\$`,  // make fuzz uses a name that make fuzzers prints
+	`$FUZZER$$`, // fuzz.yml uses a line that make fuzzers prints
 }
 
 // A checker compares selections with the source.
@@ -30,7 +31,7 @@ type checker struct {
 	t          *testing.T
 	complaints []string
 	checked    map[string]int      // number of patterns, by the name of the flag or variable
-	makefile   map[string][]goTest // by the arguments of make
+	makefile   map[string][]goTest // go test commands by the arguments of make
 }
 
 func newChecker(t *testing.T) *checker {
@@ -181,7 +182,7 @@ func files(t *testing.T, f func(name, text string)) {
 			}
 			return nil
 		}
-		if !d.Type().IsRegular() || name == "CHANGELOG.md" { // a change log contains old names
+		if !d.Type().IsRegular() || name == "CHANGELOG.md" { // skip the change log, which contains old names
 			return nil
 		}
 		text, err := os.ReadFile(path)
@@ -232,7 +233,8 @@ func TestEverySelectionMatches(t *testing.T) {
 	for _, complaint := range c.complaints {
 		t.Error(complaint)
 	}
-	// A check that finds no selections reports no failures.
+	// The checks must find these numbers of patterns, because a check that finds no pattern
+	// reports no failure.
 	for flag, want := range map[string]int{"run": 12, "bench": 3, "CLUSTER": 5, "FUZZ": 1, "BENCH_ROWS": 2} {
 		if got := c.checked[flag]; got < want {
 			t.Errorf("got %d patterns of %s, want at least %d", got, flag, want)
@@ -244,14 +246,14 @@ func TestWrongSelectionsAreReported(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"go test -run 'TestScan|TestNoSuch' ./pkg/transport/http1/wire", "TestNoSuch"},
 		{"step x 5 go test -tags e2e -run=^TestPrometheusNoSuch ./pkg/observe/metrics", "TestPrometheusNoSuch"},
-		{"go test -run '^TestPrometheus' ./pkg/observe/metrics", "TestPrometheus"}, // without the tag
+		{"go test -run '^TestPrometheus' ./pkg/observe/metrics", "TestPrometheus"}, // without a tag, the file with the test is excluded
 		{"go test -bench NoSuch ./pkg/proxy", "NoSuch"},
 		{"go test -fuzz FuzzNoSuch ./pkg/transport/http1/wire", "FuzzNoSuch"},
 		{"go test -run Test ./nosuch", "no test files"},
 		{`go test -run "$NAME" ./pkg/transport/http1/wire`, "NAME"},
 		{"step make fuzz FUZZ='/(wire|nosuch) '", "/nosuch "},
 		{"make cluster CLUSTER='Zero|NoSuch'", "NoSuch"},
-		{"make cluster CLUSTER=ComparisonWithKnativeImage", "ComparisonWith"}, // only with cluster-full
+		{"make cluster CLUSTER=ComparisonWithKnativeImage", "ComparisonWith"}, // this test requires make cluster-full
 		{"BENCH_ROWS=tls,nosuch make bench", "nosuch"},
 	} {
 		check := newChecker(t)

@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// Minor versions of Kubernetes 1 that are required for a webhook, because of its match conditions, and for a policy.
+// Minor versions of Kubernetes 1 that are required for the match conditions of a webhook,
+// and for a policy.
 const (
 	minMinor       = 28
 	minPolicyMinor = 36
@@ -66,7 +67,7 @@ func (r *run) checkPermissions() {
 	const description = "required permissions are granted"
 	type listed struct {
 		group, resource string
-		namespaced      bool // Options.Namespace applies
+		namespaced      bool // the permission is required in Options.Namespace, if it is set
 	}
 	needed := []listed{{"", "namespaces", false}, {"", "pods", true}, {"", "services", true}, {admissionGroup, webhooks, false}}
 	if r.hasPolicies {

@@ -20,7 +20,7 @@ type Options struct {
 	Configuration string // name of the MutatingWebhookConfiguration and of the MutatingAdmissionPolicy
 	Secret        string // name of the Secret with the certificate of the webhook
 	Namespace     string // only check the pods and Services of this namespace; "" means the selected namespaces
-	Everywhere    bool   // check pods and Services in all namespaces
+	Everywhere    bool   // check pods and Services in all namespaces, including those that are not selected
 	Version       string // version of this program
 	Now           time.Time
 }
@@ -28,7 +28,7 @@ type Options struct {
 // Result is the result of a check.
 type Result string
 
-// The results. A warning does not affect the exit code.
+// The values of Result. A warning does not affect the exit code.
 const (
 	Success Result = "success"
 	Warning Result = "warning"
@@ -83,7 +83,7 @@ type run struct {
 	hasPolicies  bool              // the API server supports MutatingAdmissionPolicy
 	namespaces   map[string]string // label of each namespace; see label
 	injectorPods []pod             // pods of the webhook
-	pods         []pod             // with a sidecar
+	pods         []pod             // pods with a sidecar
 }
 
 // begin starts a category. The following checks belong to it.

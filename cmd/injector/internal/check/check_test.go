@@ -25,10 +25,10 @@ import (
 // A fakeServer is an API server with lists of objects.
 type fakeServer struct {
 	version string
-	objects map[string][]map[string]any // by the path of the list for all namespaces
-	raw     map[string]string           // other responses, by path
-	denied  string                      // a resource for which the user has no permission
-	pages   int                         // number of lists
+	objects map[string][]map[string]any // objects by the path of the list for all namespaces
+	raw     map[string]string           // responses that are not built from objects, by path
+	denied  string                      // resource for which the user has no permission
+	pages   int                         // number of list requests
 }
 
 func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -240,7 +240,7 @@ func testProblems(t *testing.T, cases map[string]problem) {
 		t.Run(name, func(t *testing.T) {
 			f := newServer(t)
 			c.change(f)
-			got, _, _ := strings.Cut(strings.Join(f.problems(t, Options{}), "\n"), " (possibly because of ") // details of x509
+			got, _, _ := strings.Cut(strings.Join(f.problems(t, Options{}), "\n"), " (possibly because of ") // remove the details that package x509 adds
 			harness.Equal(t, got, c.want)
 		})
 	}

@@ -78,8 +78,8 @@ func (r *run) checkBindings(name string) {
 	r.add("policy has a binding", Error, problems, "apply the complete output of injector policy")
 }
 
-// checkWebhook checks the pods, the CA bundle and the certificate of the webhooks with the first Service of the
-// configuration.
+// checkWebhook checks the pods, the CA bundle and the certificate for the first Service
+// in the configuration. It does not check webhooks that use another Service.
 func (r *run) checkWebhook(c *admissionregv1.MutatingWebhookConfiguration) {
 	const hasService = "webhook has a Service"
 	i := slices.IndexFunc(c.Webhooks, func(w admissionregv1.MutatingWebhook) bool { return w.ClientConfig.Service != nil })

@@ -253,8 +253,9 @@ func truncate(problems []string) []string {
 	return append(problems[:maxProblems:maxProblems], fmt.Sprintf("%d more", len(problems)-maxProblems))
 }
 
-// podsWithoutSidecar returns the workloads with selected pods that have no sidecar: those that can be injected, and
-// those that the injector refuses.
+// podsWithoutSidecar returns the workloads with selected pods that have no sidecar.
+// missing contains the workloads that can be injected, and refused contains the workloads
+// that the injector refuses.
 func (r *run) podsWithoutSidecar(c *namespaceContent) (missing, refused []string) {
 	var services []*inject.Service
 	for _, one := range c.services {

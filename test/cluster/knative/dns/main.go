@@ -26,7 +26,7 @@ import (
 
 const (
 	suffix = ".svc.cluster.local."
-	ttl    = 5 // seconds; addresses of headless Services change
+	ttl    = 5 // in seconds; short, because the addresses of headless Services change
 	depth  = 4 // maximum number of CNAME records for a name
 )
 
@@ -71,7 +71,7 @@ func serve(ctx context.Context, kubeconfig, listen string) error {
 			return err
 		}
 		if a := z.answer(b[:n]); a != nil {
-			_, _ = l.WriteTo(a, from) // clients retry if there is no response
+			_, _ = l.WriteTo(a, from) // ignore errors, because clients retry if there is no response
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (p *prober) update(i *v1alpha1.Ingress) {
 	defer p.mu.Unlock()
 	if p.hash[key] == hash {
 		if p.ready[key] {
-			go p.mark(i.Namespace, i.Name, hash) // another client may have removed the status
+			go p.mark(i.Namespace, i.Name, hash) // mark the Ingress again, because another client may have removed the status
 		}
 		return
 	}

@@ -24,7 +24,7 @@ import (
 type table struct {
 	kube   *kubernetes.Clientset
 	routes atomic.Pointer[[]v1alpha1.IngressRule]
-	http2  sync.Map // from "namespace/service:port" to bool: whether the port uses HTTP/2
+	http2  sync.Map // maps "namespace/service:port" to whether the port uses HTTP/2
 
 	// No idle connections are kept. An idle connection to the address of a Service would still
 	// lead to the activator after the Service has changed to the pods.
@@ -39,7 +39,8 @@ func newTable(kube *kubernetes.Clientset, authority *x509.CertPool) *table {
 		speaks.SetUnencryptedHTTP2(http2 && !secure)
 		t := &http.Transport{Protocols: &speaks, DisableKeepAlives: !http2, DisableCompression: true}
 		if secure {
-			// Knative's certificates contain a role instead of a host.
+			// Knative's certificates contain the name of a role instead of a host, so only the
+			// issuer is verified.
 			t.TLSClientConfig = &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(c tls.ConnectionState) error {
 				_, err := c.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: authority})
 				return err
@@ -121,7 +122,8 @@ func (t *table) isHTTP2(ctx context.Context, s v1alpha1.IngressBackendSplit) boo
 	}
 	is := false
 	for _, p := range o.Spec.Ports {
-		// With TLS the port is named https for all protocols, so the plain port is checked.
+		// With TLS, the port is named https for all protocols, so the name of the plain port is
+		// checked.
 		if (int(p.Port) == port || port == 443) && (p.Name == "http2" || p.Name == "h2c" || p.AppProtocol != nil && *p.AppProtocol == "kubernetes.io/h2c") {
 			is = true
 		}

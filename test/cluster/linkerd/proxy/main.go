@@ -114,7 +114,7 @@ func serve(ctx context.Context, variable func(string) string) error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = http.Serve(admin, p.admin()) }() // runs until the process exits
+	go func() { _ = http.Serve(admin, p.admin()) }() // this goroutine runs until the process exits
 	accepting.Wait()
 	p.connections.Wait()
 	return nil
@@ -138,7 +138,7 @@ func (p *proxy) accept(l net.Listener, inbound bool) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return // the listener is closed
+			return // Accept failed because the listener is closed
 		}
 		p.connections.Go(func() {
 			defer c.Close()
@@ -152,7 +152,7 @@ func (p *proxy) accept(l net.Listener, inbound bool) {
 func (p *proxy) forward(c *net.TCPConn, inbound bool) {
 	target, err := original(c)
 	if err != nil || target == c.LocalAddr().String() {
-		return // the connection has no other destination, because it was not redirected
+		return // the connection was not redirected, so it has no other destination
 	}
 	if inbound {
 		_, port, _ := net.SplitHostPort(target)
@@ -192,7 +192,7 @@ func original(c *net.TCPConn) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var address *syscall.IPv6Mreq // the result is a sockaddr_in, which has the same size
+	var address *syscall.IPv6Mreq // the result is a sockaddr_in, which has the same size as this type
 	var failed error
 	if err := raw.Control(func(fd uintptr) {
 		address, failed = syscall.GetsockoptIPv6Mreq(int(fd), syscall.IPPROTO_IP, originalDestination)
