@@ -222,7 +222,7 @@ func (c *Client) get(ctx context.Context, accept string, query url.Values, path 
 	r.Header.Set("Accept", accept)
 	res, err := c.http.Do(r)
 	if urlErr := new(url.Error); errors.As(err, &urlErr) {
-		err = urlErr.Err // without the URL, which is long
+		err = fmt.Errorf("API server %s://%s: %w", c.base.Scheme, c.base.Host, urlErr.Err) // without the path, which is long
 	}
 	return res, err
 }
