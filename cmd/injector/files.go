@@ -124,6 +124,9 @@ func (c *command) announceTerminal(from []string) {
 // limit bytes.
 func readPath(path string, limit int) ([]input, error) {
 	info, err := os.Stat(path)
+	if failed, is := errors.AsType[*fs.PathError](err); is {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: failed.Err} // as for the other files
+	}
 	if err != nil {
 		return nil, err
 	}

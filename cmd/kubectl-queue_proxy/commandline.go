@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/queue-proxy/queue-proxy/cmd/internal/cli"
 	"github.com/queue-proxy/queue-proxy/pkg/plugin"
@@ -98,9 +100,12 @@ Exit codes:
 // connect returns a client for the API server, and the namespace from the flags or the
 // kubeconfig.
 func (line *commandLine) connect() (*plugin.Client, string, error) {
+	if err := line.requireServer(); err != nil {
+		return nil, "", err
+	}
 	config, err := line.kube.ToRESTConfig()
 	if err != nil {
-		return nil, "", err
+		return nil, "", fmt.Errorf("kubeconfig: %w", err)
 	}
 	config.UserAgent = rest.DefaultKubernetesUserAgent()
 	namespace, _, err := line.kube.ToRawKubeConfigLoader().Namespace()
@@ -109,6 +114,21 @@ func (line *commandLine) connect() (*plugin.Client, string, error) {
 	}
 	client, err := plugin.New(config)
 	return client, namespace, err
+}
+
+// requireServer returns an error if no flag, kubeconfig or service account contains the address of the API
+// server. Package clientcmd would use localhost:8080.
+func (line *commandLine) requireServer() error {
+	loader := line.kube.ToRawKubeConfigLoader()
+	raw, err := loader.RawConfig()
+	if err != nil || !api.IsConfigEmpty(&raw) || *line.kube.APIServer != "" {
+		return nil // ToRESTConfig returns the error
+	}
+	if _, err := rest.InClusterConfig(); err == nil {
+		return nil
+	}
+	files := strings.Join(loader.ConfigAccess().GetLoadingPrecedence(), ", ")
+	return fmt.Errorf("the kubeconfig %s is missing or empty; set another file with --kubeconfig or KUBECONFIG", files)
 }
 
 // podNames returns the names of the pods with a sidecar. It returns no names if an error occurs.

@@ -197,6 +197,10 @@ func (m *live) layout() {
 	m.rows = m.line.arrange(m.news.rows)
 	columns := m.line.layout(m.width < narrowWidth).Columns()
 	cells := plugin.Table(columns, m.rows, m.now)
+	for i := leastImportant(columns); i >= 0 && minWidth(columns, cells) > m.width; i = leastImportant(columns) {
+		columns = slices.Delete(columns, i, i+1)
+		cells = plugin.Table(columns, m.rows, m.now)
+	}
 	titles, shown := cells[0], make([]table.Row, len(m.rows))
 	for i, row := range cells[1:] {
 		shown[i] = row
@@ -230,6 +234,31 @@ func (m *live) layout() {
 		around++
 	}
 	m.table.SetHeight(max(2, m.height-around))
+}
+
+// leastImportant returns the index of the next column that is omitted in a narrow window, or -1.
+func leastImportant(columns []plugin.Column) int {
+	i := len(columns) - 1
+	for i >= 0 && columns[i].Keep {
+		i--
+	}
+	return i
+}
+
+// minWidth returns the minimum width of a table with the given cells.
+func minWidth(columns []plugin.Column, cells [][]string) int {
+	sum := 0
+	for i, c := range columns {
+		width := 0
+		for _, row := range cells {
+			width = max(width, lipgloss.Width(row[i]))
+		}
+		if c.Min > 0 {
+			width = min(width, max(c.Min, len(c.Title)))
+		}
+		sum += width + gap
+	}
+	return sum
 }
 
 // fit returns the widths of the columns. While the sum is greater than width, fit reduces the column whose
@@ -296,6 +325,9 @@ func (m *live) header() string {
 	right := "   sorted by " + m.line.sort
 	if timed := right + "   " + m.now.Format(time.TimeOnly); lipgloss.Width(left+timed) <= m.width {
 		right = timed
+	}
+	if lipgloss.Width(left+right) > m.width {
+		right = ""
 	}
 	return bold().MaxWidth(m.width).Render(message.Printable(left)) + lipgloss.PlaceHorizontal(max(0, m.width-lipgloss.Width(left)), lipgloss.Right, right)
 }

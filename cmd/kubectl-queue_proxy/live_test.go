@@ -60,12 +60,20 @@ func TestLiveFitsInWindow(t *testing.T) {
 				t.Fatalf("%d x %d: got %d lines", width, height, len(lines))
 			}
 			for _, line := range lines {
-				if width > 90 && ansi.StringWidth(line) > width {
+				if width >= 40 && height >= 5 && ansi.StringWidth(line) > width {
 					t.Fatalf("%d x %d: got line %q", width, height, line)
 				}
 			}
 		}
 	}
+}
+
+func TestNarrowWindowKeepsImportantColumns(t *testing.T) {
+	row := plugin.Row{Namespace: "shop", Pod: "a-long-name-of-a-workload-6f5d88c9c7-2xvbn", State: plugin.Draining, Running: new(12), Limit: new(100), Failure: "queue-full", Failures: map[string]int{"queue-full": 1}}
+	lines := screen(newTestLive(40, 10, row))
+	harness.Equal(t, strings.TrimRight(lines[2], " "), "POD                READY     RUN/LIMIT")
+	harness.Equal(t, strings.TrimRight(lines[3], " "), "a-long-n…c7-2xvbn  draining     12/100")
+	harness.Contains(t, screen(newTestLive(80, 10, row))[2], "RUN/LIMIT  WAITING")
 }
 
 func TestLiveCutsPodNamesInMiddle(t *testing.T) {

@@ -79,6 +79,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case len(parts) < 7:
 		fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%s]}`, s.pods)
 		return
+	case len(parts) == 7:
+		s.pod(w, parts[6])
+		return
 	case parts[7] == "exec":
 		s.exec(w, r)
 		return
@@ -94,9 +97,29 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address}).ServeHTTP(w, r)
 }
 
+// pod returns the pod with the given name.
+func (s *apiServer) pod(w http.ResponseWriter, name string) {
+	var pods []map[string]any
+	_ = json.Unmarshal([]byte("["+s.pods+"]"), &pods)
+	for _, pod := range pods {
+		if pod["metadata"].(map[string]any)["name"] == name {
+			pod["kind"] = "Pod"
+			_ = json.NewEncoder(w).Encode(pod)
+			return
+		}
+	}
+	w.WriteHeader(http.StatusNotFound)
+	fmt.Fprintf(w, `{"kind":"Status","message":"pods %q not found"}`, name)
+}
+
 // exec runs the program, with the protocol v5.channel.k8s.io. The first byte of a message is the channel: 1 is the
 // standard output, 2 the standard error, 3 the status.
 func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
+	if s.program == "" { // as for a container that does not exist
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"kind":"Status","message":"container not found"}`)
+		return
+	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"v5.channel.k8s.io"}})
 	if err != nil {
 		return
@@ -242,6 +265,21 @@ func TestWhyPrintsResultOfSidecar(t *testing.T) {
 		})
 		if stderr != "" || !strings.Contains(stdout, c.want) {
 			t.Errorf("%s: got %q and %q, want %q", c.args, stderr, stdout, c.want)
+		}
+	}
+}
+
+func TestWhyReportsPodWithoutSidecar(t *testing.T) {
+	waiting := strings.Replace(podItem("shop", "web-2", ""), `"phase":"Running"`, `"phase":"Pending","containerStatuses":[{"name":"queue-proxy","state":{"waiting":{"reason":"ImagePullBackOff"}}}]`, 1)
+	(&apiServer{pods: podItem("shop", "web-1", "") + "," + waiting}).install(t)
+	for args, want := range map[string]string{
+		"why none -n shop":        "namespace shop has no pod none",
+		"why web-1 -n shop -c no": "pod web-1 has no container no; if the container of the sidecar has another name, set --container",
+		"why web-2 -n shop":       "container queue-proxy of pod web-2 is not running: ImagePullBackOff",
+	} {
+		stdout, stderr, code := ran(t, strings.Fields(args)...)
+		if stdout != "" || stderr != "kubectl queue-proxy: "+want+"\n" || code != failed {
+			t.Errorf("%s: got %q, %q and %d, want %q and %d", args, stdout, stderr, code, want, failed)
 		}
 	}
 }

@@ -53,6 +53,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		ok, err = runConfigured(line, stdout)
 	}
 	if err != nil {
+		if line.command == "why" {
+			err = fmt.Errorf("queue-proxy: %w", err)
+		}
 		fmt.Fprintln(stderr, err)
 		if line.command == "serve" {
 			lastWords(err)

@@ -222,7 +222,7 @@ func (c *Client) get(ctx context.Context, accept string, query url.Values, path 
 	r.Header.Set("Accept", accept)
 	res, err := c.http.Do(r)
 	if urlErr := new(url.Error); errors.As(err, &urlErr) {
-		err = urlErr.Err // omit the URL, because it is long
+		err = fmt.Errorf("API server %s://%s: %w", c.base.Scheme, c.base.Host, urlErr.Err) // omit the path, because it is long
 	}
 	return res, err
 }

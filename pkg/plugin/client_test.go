@@ -172,6 +172,10 @@ func TestScrapeBoundsConcurrency(t *testing.T) {
 // standard output, 2 the standard error, 3 the status.
 func execServer(t *testing.T, status string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/exec") { // the user cannot read the pod
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
 		conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"v5.channel.k8s.io"}})
 		if err != nil {
 			t.Error(err)
@@ -209,7 +213,9 @@ func TestExecReturnsOutputAndExitCode(t *testing.T) {
 func TestExecUsesSPDYIfServerRejectsWebSocket(t *testing.T) {
 	var methods []string
 	c := clientFor(t, func(w http.ResponseWriter, r *http.Request) {
-		methods = append(methods, r.Method)
+		if strings.HasSuffix(r.URL.Path, "/exec") {
+			methods = append(methods, r.Method)
+		}
 		w.WriteHeader(http.StatusForbidden)
 	})
 	_, err := c.Exec(t.Context(), "shop", "web", "queue-proxy", io.Discard, io.Discard, "why")

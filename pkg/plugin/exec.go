@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +36,41 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, std
 	if exit, ok := errors.AsType[utilexec.CodeExitError](err); ok {
 		return exit.Code, nil
 	}
+	if err != nil {
+		if reason := c.notExecutable(ctx, namespace, pod, container); reason != nil {
+			err = reason
+		}
+	}
 	return 0, err
+}
+
+// notExecutable returns an error if a pod does not exist or has no such container. It returns nil if it
+// cannot read the pod, which requires another permission than a command.
+func (c *Client) notExecutable(ctx context.Context, namespace, name, container string) error {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	res, err := c.get(ctx, "application/json", nil, "api/v1/namespaces", namespace, "pods", name)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	pod := new(corev1.Pod)
+	switch {
+	case res.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("namespace %s has no pod %s", namespace, name)
+	case res.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(res.Body, maxPods)).Decode(pod) != nil || pod.Kind != "Pod":
+		return nil
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return fmt.Errorf("pod %s has ended", name)
+	}
+	sidecar, found := SidecarOf(pod, container)
+	switch {
+	case !found:
+		return fmt.Errorf("pod %s has no container %s; if the container of the sidecar has another name, set --container", name, container)
+	case sidecar.Absent != "":
+		return fmt.Errorf("container %s of pod %s is not running: %s", container, name, sidecar.Absent)
+	}
+	return nil
 }
 
 // newExecutor returns an executor that uses WebSocket, or SPDY if the server or a proxy does not support WebSocket, as

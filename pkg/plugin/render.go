@@ -17,6 +17,7 @@ type Column struct {
 	Title string
 	Min   int  // minimum width in a narrow window, in characters; 0 means that the column is not cut
 	Name  bool // the column contains names that often differ only at the end
+	Keep  bool // the column is shown in a window of any width
 
 	right bool // the cells are right-aligned
 	cell  func(Row, time.Time) string
@@ -36,14 +37,14 @@ func (l Layout) Columns() []Column {
 		all = append(all, Column{Title: "NAMESPACE", Min: 9, Name: true, cell: func(r Row, _ time.Time) string { return r.Namespace }})
 	}
 	if l.Workloads {
-		all = append(all, Column{Title: "WORKLOAD", Min: 16, Name: true, cell: func(r Row, _ time.Time) string { return r.Workload }})
+		all = append(all, Column{Title: "WORKLOAD", Min: 16, Name: true, Keep: true, cell: func(r Row, _ time.Time) string { return r.Workload }})
 	} else {
-		all = append(all, Column{Title: "POD", Min: 16, Name: true, cell: func(r Row, _ time.Time) string { return r.Pod }})
+		all = append(all, Column{Title: "POD", Min: 16, Name: true, Keep: true, cell: func(r Row, _ time.Time) string { return r.Pod }})
 	}
-	all = append(all, Column{Title: "READY", cell: ready})
+	all = append(all, Column{Title: "READY", Keep: true, cell: ready})
 	waiting := Column{Title: "WAITING", right: true, cell: func(r Row, _ time.Time) string { return number(r.Waiting) }}
 	if l.Narrow {
-		all = append(all, Column{Title: "RUN/LIMIT", right: true, cell: runningAndLimit}, waiting)
+		all = append(all, Column{Title: "RUN/LIMIT", Keep: true, right: true, cell: runningAndLimit}, waiting)
 	} else {
 		all = append(all,
 			Column{Title: "RUNNING", right: true, cell: func(r Row, _ time.Time) string { return number(r.Running) }},

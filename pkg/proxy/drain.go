@@ -111,6 +111,16 @@ func (d *Drain) Begin(ending bool) {
 	d.pause()
 }
 
+// BeganAt returns the start of the running drain. It returns the zero time if no drain is running.
+func (d *Drain) BeganAt() time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.running(time.Now()) {
+		return time.Time{}
+	}
+	return d.began
+}
+
 // DeadlineAt returns the deadline of the running drain. It returns the zero time if no drain is
 // running or there is no deadline.
 func (d *Drain) DeadlineAt() time.Time {

@@ -136,7 +136,8 @@ func (s *sidecar) accompany(ctx context.Context) {
 
 // drainState returns the state of the drain for the status page.
 func (s *sidecar) drainState() status.Drain {
-	d := status.Drain{Draining: s.proxy.Drain.Draining(), Deadline: s.proxy.Drain.DeadlineAt()}
+	drain := s.proxy.Drain
+	d := status.Drain{Draining: drain.Draining(), Since: drain.BeganAt(), Deadline: drain.DeadlineAt()}
 	d.InFlight, d.Oldest = s.proxy.Drain.Flights()
 	return d
 }

@@ -97,7 +97,7 @@ func TestWhyCommandReturnsZeroWhenReady(t *testing.T) {
 
 func TestWhyCommandWithoutSidecarReturnsError(t *testing.T) {
 	p := newProxy(t)
-	if out, code := command(t, p.environment(), "why"); code != 1 || !strings.Contains(out, "no sidecar found") {
+	if out, code := command(t, p.environment(), "why"); code != 1 || !strings.Contains(out, "the sidecar does not respond") {
 		t.Errorf("got code %d and %q, want 1 and an error", code, out)
 	}
 }

@@ -34,7 +34,7 @@ func TestSyntaxErrorHasLineAndCause(t *testing.T) {
 		{"a: 1\n... x\n", 2, "a second value begins without a --- line before it"},
 		{"kind: Pod\nspec: !!int x\n", 2, `the value "x" does not match its tag !!int`},
 	} {
-		results := Inject([]*File{Parse("f", []byte("a: 1\n...\n" + c.text))}, nil, inject.Workloads)
+		results := Inject([]*File{Parse("f", []byte("a: 1\n...\n"+c.text))}, nil, inject.Workloads)
 		if len(results) < 2 {
 			t.Fatalf("%q: got %d results", c.text, len(results))
 		}

@@ -93,9 +93,7 @@ var rules = [...]rule{
 	{"app-hangs", "the application does not respond",
 		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
 		checkHang},
-	{"not-ready", "the readiness probe fails",
-		"Fix the application or the probe. If the failures started after a rollout, undo the rollout.",
-		checkReadiness},
+	{"not-ready", "the readiness probe fails", "", checkReadiness},
 	{"readiness-flaps", "the readiness of the application changes frequently",
 		"Check whether the application fails under load. If it does not, make the probe less strict.",
 		checkFlaps},
@@ -194,6 +192,7 @@ type evidence struct {
 	now         time.Time
 	problem     string // result of Board.problem
 	readiness   observation.Readiness
+	drain       Drain
 	running     int
 	waiting     int
 	waitingFor  time.Duration           // age of the oldest queued request
@@ -426,15 +425,50 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 	return m, true
 }
 
+// checkReadiness detects a failing readiness probe. During the drain, a failing probe is not a problem, because the
+// application is also terminating.
 func checkReadiness(e *evidence) (m match, ok bool) {
-	if e.readiness.Ready() || !e.readiness.Probed() {
+	if e.readiness.Ready() || !e.readiness.Probed() || e.drain.Draining {
 		return m, false
 	}
-	m = match{confidence: high, since: e.readiness.Since, numbers: strings.TrimPrefix(e.readiness.Reason(), "not ready: ")}
+	m = match{confidence: high, action: readinessAction(e.readiness), since: e.readiness.Since, numbers: strings.TrimPrefix(e.readiness.Reason(), "not ready: ")}
 	if e.readiness.Phase == observation.PhaseStarting && e.now.Sub(e.readiness.Since) < startTime {
 		m.confidence = low
 	}
 	return m, true
+}
+
+// readinessAction returns the recommended action for the first probe that fails. It is at most two lines long.
+func readinessAction(r observation.Readiness) string {
+	i := slices.IndexFunc(r.Probes, func(p observation.ProbeReadiness) bool { return p.Phase != observation.PhaseReady })
+	if i < 0 {
+		return "Check the application log."
+	}
+	switch p := r.Probes[i]; p.Word {
+	case observation.WordRefused:
+		return "Check that the application is running and listens on the port of the probe. Check the port of the probe and USER_PORT."
+	case observation.WordTimeout:
+		return "Check the CPU usage and the log of the application. If the probe is slow, increase its timeoutSeconds."
+	case observation.WordStatus:
+		return fmt.Sprintf("Check why the application responds with status %d: see its log, and check the path of the probe.", p.Code)
+	case observation.WordRedirect:
+		return "Set the path of the probe to a path without redirects."
+	case observation.WordReset:
+		return "Check the application log. Check whether the container was restarted (kubectl describe pod)."
+	case observation.WordUnreachable:
+		return "Check the host of the probe. Without a host, the probe uses localhost."
+	case observation.WordTLS, observation.WordGarbage:
+		return "Check the port of the probe, and whether the probe and the application use the same protocol."
+	case observation.WordNotServing:
+		return "Check the log and the dependencies of the application. Its health service reports that it is not serving."
+	case observation.WordUnimplemented:
+		return "Add the gRPC health service to the application, or use another probe."
+	case observation.WordLocal:
+		return "Increase the limit on open files, or reduce the number of connections."
+	case observation.WordPending, observation.WordThreshold:
+		return "Wait for the next results of the probe. If the probe does not pass, check the application log."
+	}
+	return "Check the application log and the probe."
 }
 
 // checkSlow detects an application that is slower than usual. If the usual time is not known or is long, the

@@ -2,6 +2,7 @@ package status
 
 import (
 	"errors"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -447,4 +448,38 @@ func TestWhyFitsOnScreen(t *testing.T) {
 	}
 	s := b.snapshot()
 	checkScreen(t, s.text(), "problem: ")
+}
+
+func TestReadinessActionDependsOnReason(t *testing.T) {
+	seen := map[string]bool{}
+	for _, word := range observation.ReadinessWords() {
+		r := observation.Readiness{Phase: observation.PhaseFailing, Probes: []observation.ProbeReadiness{
+			{Phase: observation.PhaseReady}, {Phase: observation.PhaseFailing, Word: word, Code: 503, Tries: 1},
+		}}
+		action := readinessAction(r)
+		if lines := wrap("  action: " + action); len(lines) > 2 {
+			t.Errorf("%s: got %d lines %q, want at most 2", word, len(lines), action)
+		}
+		seen[action] = true
+	}
+	if len(seen) < 10 {
+		t.Errorf("got %d actions, want at least 10", len(seen))
+	}
+}
+
+func TestFailingProbeIsNoProblemDuringDrain(t *testing.T) {
+	failing := observation.Readiness{Phase: observation.PhaseFailing, Probes: []observation.ProbeReadiness{{Phase: observation.PhaseFailing, Word: observation.WordRefused, Tries: 1}}}
+	for draining, want := range map[bool]string{false: "the readiness probe fails", true: ""} {
+		s := board(failing, Drain{Draining: draining, InFlight: 1}).snapshot()
+		harness.Equal(t, s.Problem, want, "draining", draining)
+	}
+}
+
+func TestErrorResponsesOfApplicationAreCounted(t *testing.T) {
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+	o := newObservation(observation.OK, time.Second)
+	o.Status = http.StatusInternalServerError
+	b.Observe(o)
+	s := b.snapshot()
+	harness.Contains(t, s.text(), ": 1 request, 0 failed; 1 error response of the application\n")
 }

@@ -69,6 +69,7 @@ type Setting struct {
 // Drain is the state of the drain.
 type Drain struct {
 	Draining bool      `json:"draining"`
+	Since    time.Time `json:"since,omitzero"`    // start of the drain; zero if the drain has not started
 	Deadline time.Time `json:"deadline,omitzero"` // zero if the drain has not started, or without a deadline
 	InFlight int       `json:"inFlight"`
 	Oldest   time.Time `json:"oldest,omitzero"` // start time of the oldest request in flight; zero if there is none
@@ -122,6 +123,7 @@ type report struct {
 	Depth     int                     `json:"depth"`
 	Adaptive  *observation.LimitState `json:"adaptive,omitempty"` // absent if the limit is fixed
 	Totals    totals                  `json:"totals"`
+	AppErrors uint64                  `json:"appErrors"` // responses from the app that are errors, since the start; Totals includes them as "ok"
 	Latest    summary                 `json:"latest"`
 	Slots     []observation.Holder    `json:"slots"`            // the oldest requests that hold a slot
 	Held      int                     `json:"held"`             // slots whose clients have disconnected
@@ -383,7 +385,7 @@ func (b *Board) evidence(readiness observation.Readiness) *evidence {
 	s := &b.sources
 	e := &evidence{
 		now: time.Now(), board: b, problem: b.problem(readiness.Ready()), readiness: readiness,
-		connections: s.Connections(), tls: s.TLS(), total: b.tally(),
+		connections: s.Connections(), tls: s.TLS(), total: b.tally(), drain: s.Drain(),
 	}
 	e.bounds = s.Bounds.States(e.now)
 	slices.SortStableFunc(e.bounds, func(a, b bound.State) int {
@@ -409,8 +411,8 @@ func (b *Board) snapshot() snapshot { return b.snapshotWith(b.sources.Readiness(
 // snapshotWith returns the current data with the given readiness.
 func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 	s := &b.sources
-	drain := s.Drain()
 	e := b.evidence(readiness)
+	drain := e.drain
 	e.tls.describe(e.now)
 	snap := snapshot{
 		Now:      e.now,
@@ -433,6 +435,7 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 			Depth:     e.depth,
 			Adaptive:  e.adaptive,
 			Totals:    b.totals(),
+			AppErrors: b.ended[appErrors].Load(),
 			Bounds:    e.bounds,
 			Warnings:  s.Warnings,
 

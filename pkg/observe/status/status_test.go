@@ -394,7 +394,7 @@ func testWhyPrintsState(t *testing.T) {
 		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "7 attempts", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory used by requests: 1.5 MiB of 24.0 MiB"}},
 		"ready":    {board(observation.Readiness{Phase: observation.PhaseReady, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop"}},
 		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining"}},
-		"draining": {board(observation.Readiness{Phase: observation.PhaseReady}, Drain{Draining: true, Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is terminating; 4 in flight, remaining requests are aborted in 20s"}},
+		"draining": {board(observation.Readiness{Phase: observation.PhaseReady}, Drain{Draining: true, Since: now.Add(-10 * time.Second), Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining for 10s, because the pod is terminating; 4 requests remain and are aborted in 20s"}},
 	} {
 		server := httptest.NewServer(v.board.Handler(http.NotFoundHandler(), false))
 		defer server.Close()
@@ -414,8 +414,26 @@ func testWhyPrintsState(t *testing.T) {
 func TestWhyWithoutSidecarReturnsError(t *testing.T) {
 	server := httptest.NewServer(nil)
 	server.Close()
-	if _, err := Why(t.Context(), netconn.LoopbackClient(), server.Listener.Addr().(*net.TCPAddr).Port, false, io.Discard); err == nil {
-		t.Error("got no error, want one")
+	address := server.Listener.Addr().(*net.TCPAddr)
+	_, err := Why(t.Context(), netconn.LoopbackClient(), address.Port, false, io.Discard)
+	if err == nil {
+		t.Fatal("got no error, want one")
+	}
+	harness.Equal(t, err.Error(), fmt.Sprintf("the sidecar does not respond: dial tcp %v: connect: connection refused; run the command in the container of the sidecar, and set STATUS_PORT to the port of the status page", address))
+}
+
+func TestWhyFromOtherServerReturnsAddress(t *testing.T) {
+	for status, want := range map[int]string{
+		http.StatusNotFound: "is 404 Not Found, not the status of a sidecar; check STATUS_PORT",
+		http.StatusOK:       "is not the status of a sidecar; check STATUS_PORT",
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		defer server.Close()
+		address := server.Listener.Addr().(*net.TCPAddr)
+		_, err := Why(t.Context(), netconn.LoopbackClient(), address.Port, false, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the response of %v %s", address, want)) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 

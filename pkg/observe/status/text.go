@@ -125,11 +125,21 @@ func shorten(s string, n int) string {
 func (s *snapshot) stateText() string {
 	since := brief(s.Now.Sub(s.Readiness.Since))
 	switch {
-	case s.Drain.Draining && s.Drain.Deadline.IsZero():
-		return fmt.Sprintf("not ready: draining, the pod is terminating; %d in flight", s.Drain.InFlight)
 	case s.Drain.Draining:
-		return fmt.Sprintf("not ready: draining, the pod is terminating; %d in flight, remaining requests are aborted in %v",
-			s.Drain.InFlight, brief(s.Drain.Deadline.Sub(s.Now)))
+		remain := " remain"
+		if s.Drain.InFlight == 1 {
+			remain = " remains"
+		}
+		text := fmt.Sprintf("not ready: draining for %v, because the pod is terminating; %s%s",
+			brief(s.Now.Sub(s.Drain.Since)), message.Count(s.Drain.InFlight, "request"), remain)
+		if s.Drain.InFlight > 0 && !s.Drain.Deadline.IsZero() {
+			verb := "are"
+			if s.Drain.InFlight == 1 {
+				verb = "is"
+			}
+			text += fmt.Sprintf(" and %s aborted in %v", verb, brief(s.Drain.Deadline.Sub(s.Now)))
+		}
+		return text
 	case s.Ready && s.Unprobed:
 		return fmt.Sprintf("ready for %v; no readiness probe was received; this command sent a probe", since)
 	case s.Ready:
@@ -230,7 +240,11 @@ func (s *snapshot) latestText() (all []string) {
 // totalsText returns the numbers of requests since the start.
 func (s *snapshot) totalsText() string {
 	requests, failed := s.Totals.sum()
-	return fmt.Sprintf("since the start %v ago: %s, %d failed%s", brief(s.Now.Sub(s.Started)), message.Count(requests, "request"), failed, s.Totals.reasons())
+	text := fmt.Sprintf("since the start %v ago: %s, %d failed%s", brief(s.Now.Sub(s.Started)), message.Count(requests, "request"), failed, s.Totals.reasons())
+	if s.AppErrors > 0 {
+		text += fmt.Sprintf("; %s of the application", message.Count(s.AppErrors, "error response"))
+	}
+	return text
 }
 
 // megabytes returns a number of bytes in MiB.

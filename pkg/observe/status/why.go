@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,15 +43,18 @@ func get(ctx context.Context, client *http.Client, address string) (s snapshot, 
 		return s, err
 	}
 	res, err := client.Do(r)
+	if failed, is := errors.AsType[*url.Error](err); is {
+		return s, fmt.Errorf("the sidecar does not respond: %w; run the command in the container of the sidecar, and set STATUS_PORT to the port of the status page", failed.Err)
+	}
 	if err != nil {
-		return s, fmt.Errorf("no sidecar found on this host: %w", err)
+		return s, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return s, fmt.Errorf("the sidecar responded with %s", res.Status)
+		return s, fmt.Errorf("the response of %s is %s, not the status of a sidecar; check STATUS_PORT", address, res.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&s); err != nil {
-		return s, fmt.Errorf("parse the response of the sidecar: %w", err)
+		return s, fmt.Errorf("the response of %s is not the status of a sidecar; check STATUS_PORT: %w", address, err)
 	}
 	return s, nil
 }
