@@ -148,7 +148,7 @@ const streams = 250
 // probeAnswers counts responses to probes.
 type probeAnswers struct {
 	refused, dropped atomic.Int64
-	others           sync.Map // number of responses by status, except 503
+	others           sync.Map // statuses of the responses, except 503
 }
 
 // flood sends rounds requests on each of the given number of connections. It returns a
