@@ -25,6 +25,10 @@ type Observation struct {
 	Phase    Phase  // the last phase of the request
 	Reason   Reason // why the request failed; OK if the response was forwarded completely
 
+	// Uploading reports whether the request ended while the sidecar waited for the rest of its body, and before the
+	// response began.
+	Uploading bool
+
 	// Result is the result of the exchange with the user container. If the sidecar responded, Status and
 	// Out describe the response from the sidecar. Err is nil if Reason describes the failure completely.
 	transport.Result

@@ -148,7 +148,7 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 		finish(x, o)
 	}
 	blameDeadline(o, x)
-	o.End, o.Phase = time.Now(), state.Phase()
+	o.End, o.Phase, o.Uploading = time.Now(), state.Phase(), state.uploading()
 	p.Observe(o)
 	if state.trace != nil {
 		state.trace.End(o)

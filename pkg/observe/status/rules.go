@@ -19,6 +19,8 @@ const (
 	hangTime     = 30 * time.Second // time without a response
 	slowTime     = time.Second      // time in the application that is long if its usual time is not known
 
+	longFactor  = 2                      // ratio of the time of a request that hangs to the longest time of other requests
+	firstTime   = 2 * time.Minute        // time in the application after which the first request hangs with high confidence
 	slowFactor  = 3                      // ratio of the median time to the usual time in the application
 	minSlow     = 100 * time.Millisecond // median time of an application that is slower than usual
 	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
@@ -97,7 +99,7 @@ var rules = [...]rule{
 	{"readiness-flaps", "the readiness of the application changes frequently",
 		"Check whether the application fails under load. If it does not, make the probe less strict.",
 		checkFlaps},
-	{"app-fails", "the application is unreachable or closes connections",
+	{"app-fails", "the application is unreachable, closes connections or sends invalid responses",
 		"Check whether the container was restarted or ran out of memory (kubectl describe pod). Check the application log.",
 		failures(observation.AppUnreachable, observation.AppReset, observation.AppGarbage)},
 	{"app-errors", "the application returns errors",
@@ -216,6 +218,7 @@ type latest struct {
 	p50, p99     float64
 	queued       float64       // 99th percentile
 	usual        time.Duration // median time in the application since the start; 0 if unknown
+	longest      time.Duration // longest time of a request in the application in the last five minutes; 0 if there was no response
 	lastResponse time.Time     // time of the last response from the application, or the start of the process
 }
 
@@ -226,7 +229,7 @@ const fewRequests = 20
 // five minutes. Board.mu must be held.
 func (e *evidence) latestLocked() latest {
 	b := e.board
-	l := latest{samples: int(time.Minute / Interval), usual: b.usualLocked(), lastResponse: b.lastResponse}
+	l := latest{samples: int(time.Minute / Interval), usual: b.usualLocked(), longest: b.longestLocked(), lastResponse: b.lastResponse}
 	if l.events = e.eventsLocked(l.samples); l.events.requests() < fewRequests {
 		l.samples = samples
 		l.events = e.eventsLocked(l.samples)
@@ -362,17 +365,21 @@ func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
 func checkErrors(e *evidence) (m match, ok bool) {
 	failed := func(t *tally) uint32 { return t[appErrors] }
 	n, all := e.events[appErrors], e.events.responses()
-	if n < minFailures || float64(n) < errorShare*float64(all) {
+	if n < minFailures || float64(n) < failureShare*float64(all) {
 		return m, false
 	}
+	level, share := high, errorShare
+	if float64(n) < errorShare*float64(all) {
+		level, share = low, failureShare // one path may fail
+	}
 	return match{
-		confidence: high, since: e.onsetLocked(errorShare, failed, (*tally).responses),
+		confidence: level, since: e.onsetLocked(share, failed, (*tally).responses),
 		numbers: fmt.Sprintf("%s of %s in %s (5xx status or gRPC error)%s",
 			percent(n, all), message.Count(all, "application response"), e.period(), e.lastTextLocked(failed)),
 	}, true
 }
 
-// checkHang detects an application that has not responded for hangTime, although requests wait for it or have
+// checkHang detects an application that has not begun a response for hangTime, although requests wait for it or have
 // ended without a response.
 func checkHang(e *evidence) (m match, ok bool) {
 	silent := e.now.Sub(e.lastResponse)
@@ -380,28 +387,37 @@ func checkHang(e *evidence) (m match, ok bool) {
 		return m, false
 	}
 	app := e.board.sources.App()
-	minute := e.eventsLocked(int(time.Minute / Interval))
-	withoutResponse := func(t *tally) uint32 {
-		return t[observation.ClientGone] + t[observation.RequestTimeout] + t[observation.ResponseStartTimeout]
-	}
-	left := withoutResponse(&minute)
-	switch {
-	case app.Pending > 0 && e.now.Sub(app.Oldest) >= hangTime:
+	recent := e.eventsLocked(int(hangTime / Interval))
+	left := recent[noResponse]
+	switch waited := e.now.Sub(app.Oldest); {
+	case app.Pending > 0 && waited >= hangTime:
 		m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
-			message.Count(app.Pending, "request"), brief(e.now.Sub(app.Oldest)), e.waiting)}
-		if e.waiting == 0 && left == 0 { // the requests may be long requests, such as polls
+			message.Count(app.Pending, "request"), brief(waited), e.waiting)}
+		others := left > 0 || e.waiting > 0 || recent[observation.QueueFull]+recent[observation.QueueTimeout] > 0
+		switch {
+		case waited < longFactor*e.longest, !others && (app.Pending < minFailures || e.usual == 0 || e.usual >= slowTime):
+			m.confidence = low // the requests may be long requests, such as polls
+		case !others, e.total.answers() == 0 && waited < firstTime:
 			m.confidence = medium
-			if app.Pending < minFailures || e.usual == 0 || e.usual >= slowTime {
-				m.confidence = low
-			}
 		}
-	case left >= minFailures && minute.responses() == 0:
-		m = match{confidence: high, since: e.onsetLocked(failureShare, withoutResponse, (*tally).requests), numbers: fmt.Sprintf(
-			"%s without a response in the last minute (timeout or client disconnect)", message.Count(left, "request"))}
+		if e.longest >= hangTime/longFactor {
+			m.numbers += fmt.Sprintf("; other requests took up to %v", brief(e.longest))
+		}
+	case left >= minFailures:
+		withoutResponse := func(t *tally) uint32 { return t[noResponse] }
+		m = match{
+			confidence: high, since: e.onsetLocked(failureShare, withoutResponse, (*tally).requests),
+			numbers: fmt.Sprintf("%s ended before a response in the last %v (timeout or client disconnect)", message.Count(left, "request"), hangTime),
+			action: "Compare the response times of the application with the timeouts of the clients. " +
+				"If the application hangs, take a thread dump and restart the pod.",
+		}
+		if app.Responding > 0 {
+			m.confidence = medium
+		}
 	default:
 		return m, false
 	}
-	if e.total.responses() == 0 {
+	if e.total.answers() == 0 {
 		m.numbers += "; no response since the start"
 	} else {
 		m.numbers += fmt.Sprintf("; last response %v ago", brief(silent))
@@ -418,7 +434,7 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 		return m, false
 	}
 	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
-		"%s of %s in %s did not receive a response within %v", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
+		"%s of %s in %s ended because the client disconnected after %v or more without a response", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
 	if e.waiting > 0 {
 		m.confidence = medium
 	}
@@ -570,7 +586,11 @@ func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 		if rate == 0 {
 			return m, false
 		}
-		return match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}, true
+		m = match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}
+		if top == observation.QueueTimeout {
+			m.problem = "requests wait longer than the queue timeout"
+		}
+		return m, true
 	}
 }
 

@@ -146,10 +146,30 @@ var ruleTests = []ruleTest{
 		b.loaded(2, 5)
 		b.holding(2, observation.Waiting, time.Now())
 		b.sampled(40, func() { b.Observe(probe) })
-	}, "2 requests in the application, the oldest for 40s; 5 queued; no response since the start", high, 40 * time.Second},
+	}, "2 requests in the application, the oldest for 40s; 5 queued; no response since the start", medium, 40 * time.Second},
+	{"no response in two minutes", "app-hangs", func(b *Board) {
+		b.loaded(2, 5)
+		b.holding(2, observation.Waiting, time.Now())
+		b.sampled(120, func() {})
+	}, "2 requests in the application, the oldest for 2m0s; 5 queued; no response since the start", high, 2 * time.Minute},
 	{"timeouts only", "app-hangs", func(b *Board) {
 		b.sampled(40, func() { b.observe(1, observation.RequestTimeout, time.Second) })
-	}, "40 requests without a response in the last minute (timeout or client disconnect); no response since the start", high, 40 * time.Second},
+	}, "30 requests ended before a response in the last 30s (timeout or client disconnect); no response since the start", high, 40 * time.Second},
+	{"disconnects only", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
+		b.sampled(31, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
+	}, "30 requests ended before a response in the last 30s (timeout or client disconnect); last response 31s ago", high, 31 * time.Second},
+	{"full queue that is empty for a moment", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
+		b.holding(2, observation.Waiting, time.Now())
+		b.sampled(40, func() { b.Observe(refused(observation.QueueTimeout, time.Second)) })
+	}, "2 requests in the application, the oldest for 40s; 0 queued; last response 40s ago", high, 40 * time.Second},
+	{"requests that are usually long", "app-hangs", func(b *Board) {
+		b.observe(1, observation.OK, 50*time.Second)
+		b.loaded(1, 3)
+		b.holding(1, observation.Waiting, time.Now())
+		b.sampled(40, func() {})
+	}, "1 request in the application, the oldest for 40s; 3 queued; other requests took up to 55s; last response 39s ago", low, 40 * time.Second},
 	{"refused probe", "not-ready", func(b *Board) {
 		since := time.Now().Add(-time.Minute)
 		b.sources.Readiness = func() observation.Readiness {
@@ -189,17 +209,23 @@ var ruleTests = []ruleTest{
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
 	}, "10 % of 600 requests in the last minute (60 idle-timeout)", high, time.Minute},
-	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute did not receive a response within 1s", low, time.Minute},
+	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute ended because the client disconnected after 1s or more without a response", low, time.Minute},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)
 		b.loseClients()
-	}, "50 % of 120 requests in the last minute did not receive a response within 1s", medium, time.Minute},
+	}, "50 % of 120 requests in the last minute ended because the client disconnected after 1s or more without a response", medium, time.Minute},
 	{"long polls", "app-hangs", func(b *Board) {
 		b.sampled(100, func() { b.observe(2, observation.OK, 45*time.Second) })
 		b.loaded(3, 0)
 		b.holding(3, observation.Waiting, time.Now())
 		b.sampled(40, func() {})
-	}, "3 requests in the application, the oldest for 40s; 0 queued; last response 40s ago", low, 40 * time.Second},
+	}, "3 requests in the application, the oldest for 40s; 0 queued; other requests took up to 46s; last response 40s ago", low, 40 * time.Second},
+	{"errors of one path", "app-errors", func(b *Board) {
+		b.sampled(60, func() {
+			b.observe(9, observation.OK, time.Millisecond)
+			b.observeErrors(1)
+		})
+	}, "10 % of 600 application responses in the last minute (5xx status or gRPC error)", low, time.Minute},
 	{"errors that ended", "app-errors", func(b *Board) {
 		b.sampled(30, func() { b.observeErrors(1) })
 		b.sampled(40, func() {})
@@ -389,6 +415,27 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 		harness.Equal(t, len(s.Problems), 0, s.Problem)
 		checkScreen(t, s.text(), "no problems found")
 	})
+}
+
+// The application responds, although no response is complete.
+func TestDisconnectedClientsDoNotMeanHang(t *testing.T) {
+	stream := func(o *observation.Observation) { o.Begun = true }
+	upload := func(o *observation.Observation) { o.Uploading = true }
+	short := func(o *observation.Observation) { o.Slot = o.End.Add(-slowTime / 2) }
+	for name, change := range map[string]func(*observation.Observation){"stream": stream, "upload": upload, "short timeout": short} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := idle()
+				b.sampled(100, func() {
+					o := newObservation(observation.ClientGone, 20*time.Second)
+					o.Begun = false
+					change(o)
+					b.Observe(o)
+				})
+				harness.Equal(t, len(b.snapshot().Problems), 0, "problems")
+			})
+		})
+	}
 }
 
 func TestProblemsEndAfterRecovery(t *testing.T) {

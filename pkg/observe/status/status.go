@@ -176,12 +176,12 @@ var problems = [...]string{NotHTTP, NotListening}
 // A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [unanswered + 1]atomic.Uint64 // events since the start; the indexes are the first indexes of a tally
-	took    histogram                     // time of requests in the app
-	queued  histogram                     // time of requests in the queue
-	refused atomic.Bool                   // a connection to the app was refused
-	probed  atomic.Bool                   // the app responded to a kubelet probe
-	logged  [len(problems)]atomic.Bool    // problems that FirstProblem has returned
+	ended   [interrupted + 1]atomic.Uint64 // events since the start; the indexes are the first indexes of a tally
+	took    histogram                      // time of requests in the app
+	queued  histogram                      // time of requests in the queue
+	refused atomic.Bool                    // a connection to the app was refused
+	probed  atomic.Bool                    // the app responded to a kubelet probe
+	logged  [len(problems)]atomic.Bool     // problems that FirstProblem has returned
 
 	checking chan struct{} // limits the number of concurrent checks
 
@@ -219,8 +219,18 @@ func (b *Board) Observe(o *observation.Observation) {
 		event = appErrors
 	}
 	b.ended[event].Add(1)
-	if o.Reason == observation.ClientGone && !o.Begun && !o.Slot.IsZero() && o.End.Sub(o.Slot) >= slowTime {
-		b.ended[unanswered].Add(1)
+	switch {
+	case o.Reason == observation.OK:
+	case o.Begun:
+		b.ended[interrupted].Add(1)
+	case !o.Uploading && !o.Slot.IsZero() && o.End.Sub(o.Slot) >= slowTime:
+		switch o.Reason {
+		case observation.ClientGone:
+			b.ended[unanswered].Add(1)
+			b.ended[noResponse].Add(1)
+		case observation.RequestTimeout, observation.ResponseStartTimeout:
+			b.ended[noResponse].Add(1)
+		}
 	}
 	if o.Reason == observation.AppUnreachable && errors.Is(o.Err, syscall.ECONNREFUSED) {
 		b.refused.Store(true)
@@ -368,7 +378,7 @@ func (b *Board) sample() {
 	}
 	b.past[b.taken%len(b.past)] = e.total
 	b.taken++
-	if events.responses() > 0 {
+	if events.answers() > 0 {
 		b.lastResponse = e.now
 	}
 	e.latest = e.latestLocked()

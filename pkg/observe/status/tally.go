@@ -14,15 +14,20 @@ type tally [numEvents]uint32
 
 // Indexes in a tally after the reasons.
 const (
-	appErrors  = int(observation.NumReasons) + iota // complete responses from the app that are errors; they are not counted as OK
-	unanswered                                      // clients that waited for the app for slowTime and disconnected before the response; also ClientGone
-	lostLines                                       // lines of the request log that were dropped
-	lostSpans                                       // spans that were dropped
+	appErrors   = int(observation.NumReasons) + iota // complete responses from the app that are errors; they are not counted as OK
+	unanswered                                       // clients that waited for the app for slowTime and disconnected before the response; also ClientGone
+	noResponse                                       // requests that the app did not begin to answer within slowTime, until a timeout or a disconnect; also counted by reason
+	interrupted                                      // responses from the app that began and are not complete; also counted by reason
+	lostLines                                        // lines of the request log that were dropped
+	lostSpans                                        // spans that were dropped
 	numEvents
 )
 
 // responses returns the number of complete responses from the app.
 func (t *tally) responses() uint32 { return t[observation.OK] + t[appErrors] }
+
+// answers returns the number of complete and interrupted responses from the app.
+func (t *tally) answers() uint32 { return t.responses() + t[interrupted] }
 
 // requests returns the number of requests.
 func (t *tally) requests() (n uint32) {
@@ -71,6 +76,16 @@ func (b *Board) usualLocked() time.Duration {
 		return 0
 	}
 	return inMilliseconds(percentile(b.baseline[:], 0.5))
+}
+
+// longestLocked returns the longest time of a request in the app in the last five minutes, or 0 if there was no response.
+// b.mu must be held.
+func (b *Board) longestLocked() time.Duration {
+	longest := 0.0
+	for i := max(0, b.taken-samples); i < b.taken; i++ {
+		longest = max(longest, b.history[i%samples].P99)
+	}
+	return inMilliseconds(longest)
 }
 
 // timesLocked returns the median and the 99th percentile of the time in the app for each of the last n samples. b.mu
