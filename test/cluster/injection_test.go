@@ -115,16 +115,16 @@ func TestREADMEStepsLoseNoRequests(t *testing.T) {
 		})
 	}
 
-	readme := commands(t, "../../README.md", "bin/injector inject -f", "kubectl get pods,services", "bin/injector inject --step=services")
+	guide := commands(t, "../../docs/injection.md", "kubectl get pods,services", "bin/injector inject --step=services")
 	first := injector(t, original, "inject", "--image="+sidecarImage)
 	s.apply(first)
 	s.awaitRollout("shop")
 	if output, err := run([]byte(s.kubectl("get", "pods,services", "-o", "json")), "../../bin/injector", "status"); err != nil {
-		t.Errorf("%s: got %q and %v, want exit code 0 of injector status before the second step", readme[1], output, err)
+		t.Errorf("%s: got %q and %v, want exit code 0 of injector status before the second step", guide[0], output, err)
 	}
 	second := injector(t, original, "inject", "--step=services", "--image="+sidecarImage)
 	if !strings.Contains(first, "targetPort: 8080") || !strings.Contains(second, "targetPort: 8012") {
-		t.Errorf("%s: got\n%s\nand\n%s\nwant the Service to send requests to the sidecar only after the second step", readme[2], first, second)
+		t.Errorf("%s: got\n%s\nand\n%s\nwant the Service to send requests to the sidecar only after the second step", guide[1], first, second)
 	}
 	s.apply(second)
 	time.Sleep(3 * time.Second)
