@@ -21,9 +21,9 @@ const (
 	// otherFiles is the number of descriptors for standard input and output, listeners, epoll,
 	// certificates, probes, telemetry, scrapes of the user container, and protocol detection.
 	otherFiles = 64
-	// appH2Files is the number of descriptors for HTTP/2 connections to the user container. Usually
-	// one connection is sufficient.
-	appH2Files = 1000
+	// maxAppH2 is the maximum number of HTTP/2 connections to the user container. Usually one
+	// connection is sufficient.
+	maxAppH2 = 1000
 	// moreAppConns is the number of connections to the user container that hold no slot of
 	// CONTAINER_CONCURRENCY, such as kubelet probes and connections after a HEAD response.
 	moreAppConns = 16
@@ -36,7 +36,7 @@ type descriptors struct {
 	limit      int // process limit; 0 means no limit
 	clients    int // maximum number of client connections; 0 means no limit
 	app        int // maximum number of HTTP/1 connections to the user container; 0 means no limit
-	appH2      int // maximum number of HTTP/2 connections to the user container
+	appH2      int // maximum number of HTTP/2 connections to the user container; they use the descriptors of app
 	small      int // maximum number of connections to each small port
 	handshakes int // maximum number of TLS handshakes on the metrics port
 
@@ -51,17 +51,16 @@ type descriptors struct {
 // concurrency limit, half of the descriptors are for clients and half are for the user container, so
 // that no request waits for a connection to the user container. With a concurrency limit, the user
 // container gets as many descriptors as requests can use, but at most half. Clients get the rest.
+// The user container usually supports one version of HTTP, so HTTP/1 and HTTP/2 share the descriptors.
 func divide(limit, maxClients, concurrency int) descriptors {
-	d := descriptors{limit: limit, clients: maxClients, appH2: appH2Files, small: smallConnections, handshakes: smallHandshakes}
+	d := descriptors{limit: limit, clients: maxClients, appH2: maxAppH2, small: smallConnections, handshakes: smallHandshakes}
 	if limit == 0 {
 		return d
 	}
 	d.small = min(smallConnections, max(limit/32, 1))
 	d.handshakes = min(smallHandshakes, d.small)
 	rest := limit - otherFiles - netconn.MaxClosing - smallPorts*d.small - d.handshakes
-	rest = max(rest, limit/4)
-	d.appH2 = min(appH2Files, max(rest/16, 1))
-	rest = max(rest-d.appH2, 2)
+	rest = max(rest, limit/4, 2)
 	d.app = (rest + 1) / 2
 	if concurrency > 0 && concurrency < d.app-moreAppConns {
 		d.app = concurrency + moreAppConns
@@ -71,6 +70,7 @@ func divide(limit, maxClients, concurrency int) descriptors {
 		d.clients = maxClients
 		d.app = rest - d.clients
 	}
+	d.appH2 = min(maxAppH2, d.app)
 	return d
 }
 

@@ -167,6 +167,14 @@ func (b *body) pass(by *http2conn.Conn, p []byte, n int, end bool) {
 	}
 	by.FlushLater(b.to.Conn())
 	if !end {
+		b.await()
+	}
+}
+
+// await records that the next content is expected from the client. While the user container does not read the content,
+// the client may be unable to send more, so await does nothing. b.mu must be held.
+func (b *body) await() {
+	if b.held == 0 {
 		b.x.state.AwaitBody()
 	}
 }
@@ -188,6 +196,9 @@ func (b *body) drained(by *http2conn.Conn) {
 		b.credit(by, b.held)
 		b.held = 0
 		b.charge()
+		if !b.end && b.err == nil {
+			b.await()
+		}
 	}
 }
 
@@ -357,7 +368,7 @@ func (b *body) passTo(stream *http2conn.Stream) {
 		b.passTrailer()
 	}
 	if !b.end {
-		b.x.state.AwaitBody()
+		b.await()
 	}
 }
 
