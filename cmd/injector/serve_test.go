@@ -69,7 +69,7 @@ func TestServeRejectsInvalidFlags(t *testing.T) {
 		{[]string{"--cert-dir=/nowhere", "--addr=nonsense"}, "nonsense"},
 		{[]string{"--client-ca=/nowhere"}, "--client-ca: open /nowhere"},
 		{[]string{"--client-ca=serve.go"}, "--client-ca serve.go: no PEM certificate found"},
-		{[]string{"--concurrency=-1"}, "CONTAINER_CONCURRENCY"},
+		{[]string{"--concurrency=-1"}, `--concurrency: "-1": must be`},
 	} {
 		_, report, code := injector(t, "serve", "", c.args...)
 		if code != failed || !strings.Contains(report, c.want) {

@@ -304,7 +304,8 @@ func (m *live) View() tea.View {
 	if m.showsSelected() {
 		parts = append(parts, m.selected())
 	}
-	v := tea.NewView(strings.Join(append(parts, m.help.View(m.keys)), "\n"))
+	help := lipgloss.NewStyle().MaxWidth(m.width).Render(m.help.View(m.keys))
+	v := tea.NewView(strings.Join(append(parts, help), "\n"))
 	v.AltScreen = true
 	return v
 }

@@ -334,7 +334,7 @@ func TestDocumentIsComplete(t *testing.T) {
 	harness.NoError(t, json.Unmarshal(row, &fields))
 	delete(fields, "namespace")
 	delete(fields, "pod")
-	wanted := []string{fmt.Sprintf("| sidecars | %d;", plugin.MaxSidecars), fmt.Sprintf("| at once | %d |", plugin.MaxParallel), "every " + strings.TrimSuffix(listInterval.String(), "s") + " s"}
+	wanted := []string{fmt.Sprintf("| sidecars | %d;", plugin.MaxSidecars), fmt.Sprintf("| concurrent requests | %d |", plugin.MaxParallel), "every " + strings.TrimSuffix(listInterval.String(), "s") + " s"}
 	for _, word := range slices.Sorted(maps.Keys(fields)) {
 		wanted = append(wanted, "`"+word+"`")
 	}

@@ -528,5 +528,5 @@ func TestErrorResponsesOfApplicationAreCounted(t *testing.T) {
 	o.Status = http.StatusInternalServerError
 	b.Observe(o)
 	s := b.snapshot()
-	harness.Contains(t, s.text(), ": 1 request, 0 failed; 1 error response of the application\n")
+	checkScreen(t, s.text(), ": 1 request, 0 failed; 1 error response of the application")
 }
