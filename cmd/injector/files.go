@@ -28,10 +28,6 @@ type input struct {
 // the pods of a large cluster is about half as long.
 const maxInput = 128 << 20
 
-// maxSmallInput is the maximum total length, in bytes, of all files for which memory is not limited.
-// The pods of a list on one line can be 300 bytes long, and each of them needs about 80 KB.
-const maxSmallInput = 128 << 10
-
 // sizeOf returns the length of all files in bytes.
 func sizeOf(inputs []input) int {
 	n := 0

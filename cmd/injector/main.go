@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -68,7 +69,7 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	if err != nil {
 		return err
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent(sizeOf(inputs))))
+	defer limitMemory(files, sizeOf(inputs))()
 	var results []*manifest.Result
 	if uninject {
 		results = manifest.Uninject(files)
@@ -93,12 +94,25 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	return c.print(f.output, inputs, files)
 }
 
-// gcPercent returns the GC percentage for files with a total length of size bytes.
-func gcPercent(size int) int {
-	if size < maxSmallInput {
-		return 400 // the process is short, and fewer garbage collections reduce its run time by one third
+// maxSmallDocument is the maximum length in bytes of a document that fits into the memory limit when
+// it is decoded.
+const maxSmallDocument = 64 << 10
+
+// limitMemory sets the garbage collector for files with a total length of size bytes until the
+// returned function is called. Collections are rare until the memory of the process reaches 100 MB
+// and 20 times size. The memory limit does not include about 40 MB of the program. The live heap of a
+// large document can exceed the limit, and collections would then take half of the CPU time.
+func limitMemory(files []*manifest.File, size int) (restore func()) {
+	limit, percent := 50<<20+15*int64(size), 400
+	if slices.ContainsFunc(files, func(f *manifest.File) bool { return f.LargestDocument() > maxSmallDocument }) {
+		limit, percent = math.MaxInt64, 25
 	}
-	return 25 // limit the memory to 1.25 times the live heap
+	limit = debug.SetMemoryLimit(min(debug.SetMemoryLimit(-1), limit))
+	percent = debug.SetGCPercent(percent)
+	return func() {
+		debug.SetMemoryLimit(limit)
+		debug.SetGCPercent(percent)
+	}
 }
 
 // requireImage returns an error if a pod was injected with the placeholder image, because such a
@@ -118,7 +132,7 @@ func (c *command) status(f *fileFlags) error {
 	if err != nil {
 		return err
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent(sizeOf(inputs))))
+	defer limitMemory(files, sizeOf(inputs))()
 	all, results := manifest.Status(files)
 	switch {
 	case codeOf(results) != done:
@@ -270,7 +284,7 @@ func (c *command) explain(f *fileFlags) error {
 	if err != nil {
 		return err
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent(sizeOf(inputs))))
+	defer limitMemory(files, sizeOf(inputs))()
 	results := manifest.Inject(files, c.options, inject.Step(f.step))
 	if c.code = codeOf(results); slices.ContainsFunc(results, func(r *manifest.Result) bool { return r.Rejected }) {
 		c.code = failed

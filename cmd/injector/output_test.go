@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -73,7 +75,7 @@ func TestSameErrorIsReportedOnce(t *testing.T) {
 	out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: "too large"}
 	var stderr strings.Builder
 	c := &command{stderr: &stderr}
-	c.report([]*manifest.Result{{File: "f", Line: 1, Name: "a", Outcome: out, SameErrors: 2}, {File: "f", Name: "b", Outcome: out, HasSameError: true}, {File: "f", Name: "c", Outcome: out, HasSameError: true}}, true)
+	c.report([]*manifest.Result{{File: "f", Line: 1, Name: "a", Outcome: &out, SameErrors: 2}, {File: "f", Name: "b", Outcome: &out, HasSameError: true}, {File: "f", Name: "c", Outcome: &out, HasSameError: true}}, true)
 	harness.Equal(t, stderr.String(), "f:1: a: refused (unreadable): too large\nf:1: the error applies to 2 more objects of the document\n")
 }
 
@@ -137,19 +139,21 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 	}
 }
 
-func TestMemoryIsLimitedForLargeInput(t *testing.T) {
-	harness.Equal(t, gcPercent(160_000), 25, "GC percentage")
-	harness.Equal(t, gcPercent(10_000), 400, "GC percentage for a small file")
-	text := goodPod + "# " + strings.Repeat("x", maxSmallInput)
-	for _, command := range []string{"inject", "uninject", "explain", "status"} {
-		percent := 0
-		output := writerFunc(func(text []byte) (int, error) {
-			percent = debug.SetGCPercent(25)
-			debug.SetGCPercent(percent)
-			return len(text), nil
-		})
-		run([]string{command}, chosen, strings.NewReader(text), output, io.Discard)
-		harness.Equal(t, percent, 25, "GC percentage of", command)
+func TestMemoryIsLimited(t *testing.T) {
+	small := goodPod + strings.Repeat("---\n# x\n", 10_000)
+	large := goodPod + "# " + strings.Repeat("x", maxSmallDocument)
+	for text, want := range map[string]string{small: fmt.Sprint(400, 50<<20+15*len(small)), large: fmt.Sprint(25, math.MaxInt64)} {
+		for _, command := range []string{"inject", "uninject", "explain", "status"} {
+			got := ""
+			output := writerFunc(func(text []byte) (int, error) {
+				percent := debug.SetGCPercent(25)
+				debug.SetGCPercent(percent)
+				got = fmt.Sprint(percent, debug.SetMemoryLimit(-1))
+				return len(text), nil
+			})
+			run([]string{command}, chosen, strings.NewReader(text), output, io.Discard)
+			harness.Equal(t, got, want, "GC percentage and memory limit in bytes of", command)
+		}
 	}
 }
 

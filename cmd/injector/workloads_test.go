@@ -447,7 +447,7 @@ func TestClassifyComparesResultWithLabel(t *testing.T) {
 	} {
 		w := new(workload)
 		w.readLabel(t, test.label)
-		if got := w.classify(&manifest.Result{Outcome: test.out}); got != test.want {
+		if got := w.classify(&manifest.Result{Outcome: &test.out}); got != test.want {
 			t.Errorf("%s, %s %d: got %q, want %q", test.label, test.out.Verdict, test.out.AppPort, got, test.want)
 		}
 	}

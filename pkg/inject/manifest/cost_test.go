@@ -87,6 +87,15 @@ func TestMemoryOfResultsIsBounded(t *testing.T) {
 	}
 }
 
+// A file can contain a million objects without pods, and an outcome needs about 300 bytes.
+func TestObjectsWithoutPodsShareOutcome(t *testing.T) {
+	f := Parse("f.yaml", []byte("kind: A\n---\nkind: A\n---\nkind: B\n"))
+	r := Inject([]*File{f}, nil, inject.Services)
+	if len(r) != 3 || r[0].Outcome != r[1].Outcome || r[0].Outcome == r[2].Outcome {
+		t.Errorf("got %d results, want 3 with the same outcome for the first two only", len(r))
+	}
+}
+
 // kubectl get -o json | jq -c writes a List on one line.
 func TestMemoryOfOneLineListIsBounded(t *testing.T) {
 	const most = 100 // bytes of live heap for each byte of the text; 300 if the whole List is decoded

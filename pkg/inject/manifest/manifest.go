@@ -68,7 +68,7 @@ type Result struct {
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
-	inject.Outcome
+	*inject.Outcome
 	Rejected bool     `json:"rejected,omitempty"` // the API server would reject the pods because of a quota in the input
 	Advice   []string `json:"advice,omitempty"`   // a sentence for each common mistake in the probes; only set by [Inject]
 
@@ -95,8 +95,7 @@ type facts struct {
 	labels     map[string]string
 	service    *inject.Service // nil if the object is not a Service
 	selector   map[string]any  // selector of a Service
-	quota      inject.Quota
-	hasQuota   bool
+	quota      *inject.Quota   // nil if the object is not a quota
 }
 
 // HasPods reports whether the object is a pod or has a pod template.
@@ -339,6 +338,16 @@ func (f *File) HasMark() bool {
 	return len(f.documents) > 0 && bytes.HasPrefix(f.documents[0].text, []byte("---"))
 }
 
+// LargestDocument returns the length in bytes of the longest document that is decoded as a whole.
+func (f *File) LargestDocument() (size int) {
+	for _, d := range f.documents {
+		if d.in == nil || d.isItem {
+			size = max(size, len(d.text))
+		}
+	}
+	return size
+}
+
 // IsEmpty reports whether the file has only empty documents. It must be called after [Inject] or
 // [Uninject].
 func (f *File) IsEmpty() bool {
@@ -392,9 +401,10 @@ func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 		i := f.places[r]
 		path := r.facts.template
 		template := inject.At(object, path...)
-		r.Outcome, r.Advice = inject.Inject(template, opts, ports[i]...), inject.Advise(template)
+		out := inject.Inject(template, opts, ports[i]...)
+		r.Outcome, r.Advice = &out, inject.Advise(template)
 		warnOfIgnoredOptions(r, object)
-		pods := inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: r.facts.labels, Outcome: r.Outcome}
+		pods := inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: r.facts.labels, Outcome: out}
 		if r.Verdict == inject.Injected {
 			warnings := inject.Unadmitted(pods, template, f.quotasIn(r.Namespace))
 			r.Rejected = len(warnings) > 0
@@ -407,15 +417,17 @@ func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 	pods := newPodIndex(all)
 	isRelated := func(r *Result) bool { return isService(r) || isNetworkPolicy(r) }
 	visit(results, isRelated, func(r *Result, object map[string]any) {
+		var out inject.Outcome
 		if isService(r) {
-			r.Outcome = pods.follow(r, object, step)
+			out = pods.follow(r, object, step)
 		} else {
-			r.Outcome = inject.WatchPolicy(object, all)
+			out = inject.WatchPolicy(object, all)
 		}
+		r.Outcome = &out
 	}, change)
 	for i, r := range f.owners {
 		if r.Verdict == inject.Injected && !pods.isServed(i) {
-			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
+			r.Warnings = append(r.Warnings, inject.Unserved(*r.Outcome))
 		}
 	}
 	writeRest(results, change)
@@ -436,18 +448,20 @@ func Uninject(files []*File) []*Result {
 func readStatus(r *Result, object map[string]any) {
 	path, ok := inject.Template(object)
 	r.facts.apiVersion = inject.Text(object, "apiVersion")
+	var out inject.Outcome
 	switch {
 	case ok:
 		template := inject.At(object, path...)
 		r.from.readHunks(template)
-		r.Outcome = inject.Uninject(template)
-		r.Changes = inject.Below(prefix(path), r.Changes)
+		out = inject.Uninject(template)
+		out.Changes = inject.Below(prefix(path), out.Changes)
 	case isService(r):
 		r.from.readHunks(object)
-		r.Outcome = inject.UninjectService(object)
+		out = inject.UninjectService(object)
 	default:
-		r.Outcome = inject.Leave(object)
+		out = inject.Leave(object)
 	}
+	r.Outcome = &out
 }
 
 func isService(r *Result) bool { return r.facts.apiVersion == "v1" && r.Kind == "Service" }
@@ -463,10 +477,12 @@ func list(files []*File, read func(d *document)) []*Result {
 	for _, f := range files {
 		documents = append(documents, f.documents...)
 	}
+	shared := outcomes{known: map[string]*inject.Outcome{}}
 	each(len(documents), func(i int) {
 		d := documents[i]
 		d.decode()
 		read(d)
+		shared.replace(d.results)
 		d.release()
 	})
 	var results []*Result
@@ -474,6 +490,28 @@ func list(files []*File, read func(d *document)) []*Result {
 		results = append(results, d.results...)
 	}
 	return results
+}
+
+// outcomes contains one outcome for each text of skipped objects without pods. A file can contain a
+// million of these objects, and an outcome needs about 300 bytes.
+type outcomes struct {
+	mu    sync.Mutex // protects known
+	known map[string]*inject.Outcome
+}
+
+// replace replaces the outcomes of skipped objects without pods. These outcomes are not modified.
+func (o *outcomes) replace(results []*Result) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, r := range results {
+		if r.Reason != inject.NoPods || len(r.Warnings) > 0 {
+			continue
+		}
+		if o.known[r.Text] == nil {
+			o.known[r.Text] = r.Outcome
+		}
+		r.Outcome = o.known[r.Text]
+	}
 }
 
 // list sets the results of a decoded document, one for each object, including the items of Lists. It
@@ -489,13 +527,13 @@ func (d *document) list(read func(r *Result, object map[string]any)) {
 		if d.other {
 			out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text}}
 		}
-		d.results = []*Result{{File: d.file, Line: line, Document: d.order, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: out}}
+		d.results = []*Result{{File: d.file, Line: line, Document: d.order, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: &out}}
 	case d.value != nil:
 		d.objects(func(n *yaml.Node, object map[string]any, path string) {
 			r := &Result{File: d.file, Line: d.line + target(n).Line - 1, Document: d.order, from: d, path: path}
 			d.results = append(d.results, r)
 			if inject.Text(object, "kind") == "" {
-				r.Outcome = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "not a Kubernetes object"}
+				r.Outcome = &inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "not a Kubernetes object"}
 				return
 			}
 			metadata := object["metadata"]
@@ -517,12 +555,16 @@ func readFacts(r *Result, object map[string]any) {
 		r.facts.service, _ = inject.ReadService(object)
 		r.facts.selector = selectorOf(object)
 	}
-	r.facts.quota, r.facts.hasQuota = inject.ReadQuota(object)
+	if quota, ok := inject.ReadQuota(object); ok {
+		r.facts.quota = &quota
+	}
 	r.facts.template, r.facts.hasPods = inject.Template(object)
 	if r.facts.hasPods {
+		r.Outcome = new(inject.Outcome) // set by Inject
 		r.facts.labels = labelsOf(inject.At(object, r.facts.template...))
 	} else {
-		r.Outcome = inject.Leave(object)
+		out := inject.Leave(object)
+		r.Outcome = &out
 	}
 }
 
@@ -599,7 +641,7 @@ func (d *document) write(change func(*document, []inject.Change) error) {
 	d.node, d.value = nil, nil
 	if err != nil {
 		for _, r := range changed {
-			r.Outcome = inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
+			r.Outcome = &inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
 			r.HasSameError = r != changed[0]
 		}
 		changed[0].SameErrors = len(changed) - 1

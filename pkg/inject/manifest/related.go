@@ -42,8 +42,8 @@ func findRelated(results []*Result) *found {
 		if r.facts.service != nil {
 			f.services = append(f.services, service{r.facts.service, r.Namespace, filepath.Dir(r.File), r.facts.selector})
 		}
-		if r.facts.hasQuota {
-			f.quotas[r.Namespace] = append(f.quotas[r.Namespace], r.facts.quota)
+		if r.facts.quota != nil {
+			f.quotas[r.Namespace] = append(f.quotas[r.Namespace], *r.facts.quota)
 		}
 		if r.facts.hasPods {
 			f.places[r] = len(f.owners)
