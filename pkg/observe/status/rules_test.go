@@ -421,7 +421,7 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 func TestDisconnectedClientsDoNotMeanHang(t *testing.T) {
 	stream := func(o *observation.Observation) { o.Begun = true }
 	upload := func(o *observation.Observation) { o.Uploading = true }
-	short := func(o *observation.Observation) { o.Slot = o.End.Add(-slowTime / 2) }
+	short := func(o *observation.Observation) { o.Start = o.End.Add(-slowTime / 2); o.Slot = o.Start }
 	for name, change := range map[string]func(*observation.Observation){"stream": stream, "upload": upload, "short timeout": short} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -223,14 +223,14 @@ func (b *Board) Observe(o *observation.Observation) {
 	case o.Reason == observation.OK:
 	case o.Begun:
 		b.ended[interrupted].Add(1)
-	case !o.Uploading && !o.Slot.IsZero() && o.End.Sub(o.Slot) >= slowTime:
-		switch o.Reason {
-		case observation.ClientGone:
+	case o.Uploading || o.Slot.IsZero() || o.End.Sub(o.Start) < slowTime:
+	case o.Reason == observation.ClientGone:
+		b.ended[noResponse].Add(1)
+		if o.End.Sub(o.Slot) >= slowTime {
 			b.ended[unanswered].Add(1)
-			b.ended[noResponse].Add(1)
-		case observation.RequestTimeout, observation.ResponseStartTimeout:
-			b.ended[noResponse].Add(1)
 		}
+	case o.Reason == observation.RequestTimeout || o.Reason == observation.ResponseStartTimeout:
+		b.ended[noResponse].Add(1)
 	}
 	if o.Reason == observation.AppUnreachable && errors.Is(o.Err, syscall.ECONNREFUSED) {
 		b.refused.Store(true)

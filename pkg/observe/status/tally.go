@@ -16,7 +16,7 @@ type tally [numEvents]uint32
 const (
 	appErrors   = int(observation.NumReasons) + iota // complete responses from the app that are errors; they are not counted as OK
 	unanswered                                       // clients that waited for the app for slowTime and disconnected before the response; also ClientGone
-	noResponse                                       // requests that the app did not begin to answer within slowTime, until a timeout or a disconnect; also counted by reason
+	noResponse                                       // requests that got a slot, and ended after slowTime because of a timeout or a disconnect before the response; also counted by reason
 	interrupted                                      // responses from the app that began and are not complete; also counted by reason
 	lostLines                                        // lines of the request log that were dropped
 	lostSpans                                        // spans that were dropped

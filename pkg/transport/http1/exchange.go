@@ -351,7 +351,9 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	x.state.AwaitBody()
 	n, err := b.read(p)
-	x.state.GotBody()
+	if n > 0 || err == nil || errors.Is(err, io.EOF) {
+		x.state.GotBody()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if tooLarge := b.count.Add(n, false); tooLarge != nil {

@@ -246,8 +246,10 @@ func (b *body) Read(p []byte) (int, error) {
 		if uncredited > 0 && b.x.stream.Credit(uncredited) {
 			b.x.conn.Flush(false)
 		}
-		if n > 0 || err != nil {
+		if n > 0 || errors.Is(err, io.EOF) {
 			b.x.state.GotBody()
+		}
+		if n > 0 || err != nil {
 			return n, err
 		}
 		b.x.state.AwaitBody()
