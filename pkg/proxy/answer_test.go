@@ -20,7 +20,7 @@ func fieldsOf(a *answer) string {
 	return b.String()
 }
 
-// docs/promises.md 3.2 and 3.6: the response for every reason, in HTTP and in gRPC.
+// The test checks the HTTP and gRPC response for each reason (docs/promises.md 3.2 and 3.6).
 func TestAnswerForEachReason(t *testing.T) {
 	for _, c := range []struct {
 		reason observation.Reason
@@ -86,7 +86,6 @@ func TestPromisesListAllReasons(t *testing.T) {
 	}
 }
 
-// docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.
 func TestGRPCErrorKeepsMediaType(t *testing.T) {
 	long := "application/grpc+" + strings.Repeat("x", maxMediaType)
 	for contentType, want := range map[string]string{
@@ -107,6 +106,7 @@ func TestGRPCErrorKeepsMediaType(t *testing.T) {
 	}
 }
 
+// The pushback is a random value from 500 to 1500 ms (docs/promises.md 3.2).
 func TestQueueFullPushbackIsRandom(t *testing.T) {
 	seen := map[int]bool{}
 	for range 1000 {
@@ -179,7 +179,7 @@ func TestIsGRPCAcceptsSuffixes(t *testing.T) {
 	}
 }
 
-// See PROTOCOL-HTTP2 of gRPC, section "Requests".
+// The format of grpc-timeout is specified in gRPC PROTOCOL-HTTP2, section "Requests".
 func TestGRPCTimeoutExpires(t *testing.T) {
 	for _, c := range []struct {
 		timeout string

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// tick is the resolution of time in a run. All events happen at multiples of it.
+// tick is the resolution of time in a run. All events happen at multiples of tick.
 const tick = undoAfter / 2
 
 // A drainCase contains the maximum numbers of events in a run. The test tries every order of the
@@ -121,7 +121,7 @@ type waitCall struct {
 	over    bool
 }
 
-// A drainRun is a drain, the model of it and the events of a run.
+// A drainRun contains a drain, the model of this drain and the events of a run.
 type drainRun struct {
 	drainModel
 	drain *Drain

@@ -26,7 +26,7 @@ func flight(d *Drain, fresh bool) *fake {
 	return f
 }
 
-// ended is the outcome of a wait and its duration.
+// ended contains the outcome and the duration of a call to Drain.Wait.
 type ended struct {
 	outcome Outcome
 	after   time.Duration
@@ -34,7 +34,7 @@ type ended struct {
 
 func (e ended) String() string { return fmt.Sprintf("%v after %v", e.outcome, e.after) }
 
-// wait starts a wait for the drain.
+// wait calls Drain.Wait in a goroutine and sends the result to the returned channel.
 func wait(d *Drain) <-chan ended {
 	c := make(chan ended, 1)
 	start := time.Now()

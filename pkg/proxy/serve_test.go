@@ -15,7 +15,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// heard returns the sidecar's response to f's client, such as "200 queue", or "nothing".
+// heard returns the response that the sidecar generated for the client of f, such as "200 queue". It
+// returns "nothing" if there was no such response.
 func (f *fake) heard() string {
 	switch len(f.answers) {
 	case 0:

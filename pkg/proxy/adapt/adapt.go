@@ -111,9 +111,9 @@ type controller struct {
 	waited  time.Duration // how long the first queued request has waited; 0 means that the queue is empty
 	longest time.Duration // recent maximum of waited
 
-	// unreached is the last window of the base while a lower limit is tried because most requests fail
-	// and the base is not reached. Otherwise, it is the zero value. No lower limit is tried for this
-	// reason before unreachedUntil.
+	// If most requests fail and the base is not reached, a lower limit is tried. During this trial,
+	// unreached is the last window of the base. Otherwise, unreached is the zero value. The next such
+	// trial begins after unreachedUntil.
 	unreached      tally
 	unreachedUntil time.Time
 
@@ -124,7 +124,8 @@ type controller struct {
 }
 
 func newController(s Settings) controller {
-	// Multiplied by 2^64 over the golden ratio, so that consecutive seeds differ in the high bits.
+	// Multiply the seed by 2^64 divided by the golden ratio, so that consecutive seeds differ in the
+	// high bits.
 	c := controller{max: s.Ceiling(), random: max(s.Seed*0x9e3779b97f4a7c15, 1), reason: observation.LimitStarting}
 	c.min = min(max(s.Min, 1), c.max)
 	first := firstLimit

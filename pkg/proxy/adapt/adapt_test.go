@@ -229,7 +229,7 @@ func TestLongRequestsDoNotChangeLimit(t *testing.T) {
 	}
 }
 
-// All slots of the limiter are held by requests that do not end.
+// Requests that do not end hold as many slots as the ceiling allows.
 func TestOpenRequestsDoNotCountForAdaptiveLimit(t *testing.T) {
 	for name, hold := range map[string]func(l *Limiter, now time.Time, s *Slot){
 		"long":   func(*Limiter, time.Time, *Slot) {},

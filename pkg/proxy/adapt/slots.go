@@ -16,7 +16,7 @@ const (
 // A Result describes how a request ended.
 type Result uint8
 
-// The results.
+// Values of [Result].
 const (
 	Answered   Result = iota // the application responded
 	Failed                   // the application responded with an error that load can cause
@@ -43,7 +43,7 @@ type Slot struct {
 // An Exemption is the reason why a request only counts towards the ceiling.
 type Exemption uint8
 
-// The exemptions.
+// Values of [Exemption].
 const (
 	Counted Exemption = iota // the request is counted for the adaptive limit
 	Stream                   // an upgraded connection or an event stream
@@ -74,15 +74,15 @@ type Limiter struct {
 	running    int // requests that hold a slot
 	counted    int // requests that are counted for the adaptive limit
 
-	oldest, newest *Slot // list of all requests except streams and long requests
-	longAfter      time.Duration
-	responded      bool      // since longAfter was last increased
-	typical        float64   // lower quartile of the application time in seconds, without streams and paths with mostly long requests
-	increased      time.Time // when typical was last increased
-	shortened      time.Time // last response within typical
-	credit         float64   // maximum increase of log(typical)
-	polls          int       // running requests of paths with mostly long requests
-	polledAt       time.Time // last time at which a poll ended while many polls were running
+	oldest, newest *Slot         // list of all requests except streams and long requests
+	longAfter      time.Duration // application time after which a request is long
+	responded      bool          // a response has arrived since Tick last exempted a long request
+	typical        float64       // lower quartile of the application time in seconds, without streams and paths with mostly long requests
+	increased      time.Time     // when typical was last increased
+	shortened      time.Time     // last response within typical
+	credit         float64       // maximum increase of log(typical)
+	polls          int           // running requests of paths with mostly long requests
+	polledAt       time.Time     // last time at which a poll ended while many polls were running
 	paths          paths
 }
 
@@ -190,9 +190,9 @@ func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result)
 // effect.
 func (l *Limiter) note(now time.Time, took float64, r Result) {
 	const (
-		up     = 0.05 // increase in the logarithm per request
-		down   = 0.15 // decrease, so that the result is close to the lower quartile
-		rate   = 0.5  // increase per second without short requests
+		up     = 0.05 // increase in log(typical) per request
+		down   = 0.15 // decrease per request; three times up, so that typical is close to the lower quartile
+		rate   = 0.5  // increase in credit per second without short requests
 		single = 0.2  // maximum increase by one request
 		most   = 0.5  // maximum of credit
 	)
