@@ -153,7 +153,7 @@ func TestLowFileLimitClosesIdleConnections(t *testing.T) {
 	h := p.holder()
 	h.free("/")
 	p.startWithFiles(256, "METRICS_NAMES=default")
-	const limit, idle = 41, 30 // limit is the number of descriptors for clients (see func divide)
+	const limit, idle = 44, 30 // limit is the number of descriptors for clients (see func divide)
 	idlers := newFleet(t, p, "h1", idle)
 	if ok := idlers.requests(); ok != idle {
 		t.Fatalf("got %d responses with status 200, want %d\n%s", ok, idle, idlers.failures())
@@ -196,7 +196,7 @@ func TestLowFileLimitQueuesHTTP2Requests(t *testing.T) {
 	h := &holder{gates: map[string]chan struct{}{}}
 	p.appSpeaking(h, "h1")
 	p.startWithFiles(256, "METRICS_NAMES=default")
-	const limit, streams = 42, 100 // limit is the number of descriptors for connections to the app (see func divide)
+	const limit, streams = 44, 100 // limit is the number of descriptors for connections to the app (see func divide)
 	multi := dialH2(t, p.addr())
 	for i := range uint32(streams) {
 		multi.open(2*i+1, true, "GET", "/")
@@ -205,7 +205,7 @@ func TestLowFileLimitQueuesHTTP2Requests(t *testing.T) {
 		return p.hasMetric(fmt.Sprint("queue_proxy_app_connections_waiting ", streams-limit))
 	})
 	p.awaitLog("requests are waiting for a connection")
-	if out, code := command(t, p.environment(), "why"); code != 0 || !strings.Contains(out, "connections to the user container: limit of 42") {
+	if out, code := command(t, p.environment(), "why"); code != 0 || !strings.Contains(out, "connections to the user container: limit of 44") {
 		t.Errorf("why: got code %d and\n%swant 0 and the limit", code, out)
 	}
 	h.free("/")
