@@ -417,8 +417,8 @@ var systemProperty = regexp.MustCompile(`^-D[a-z]`)
 // and GUNICORN_CMD_ARGS.
 var optionWords = []string{"opts", "options", "args"}
 
-// parametersOf returns each flag of the command line of a container, each variable of its environment,
-// each flag in a variable for flags, and each property of the HTTP server in SPRING_APPLICATION_JSON.
+// parametersOf returns the command-line flags and the environment variables of a container. The result also
+// contains the flags in variables such as JAVA_OPTS, and the properties of the HTTP server in SPRING_APPLICATION_JSON.
 func parametersOf(container any) (all []parameter) {
 	each := func(s parameter) { all = append(all, s) }
 	flags := func(name, value string) {

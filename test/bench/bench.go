@@ -783,7 +783,7 @@ func latency(address string) func() ([]time.Duration, error) {
 	}
 }
 
-// latency sends requests to the peer for one second and returns the CPU time of the peer.
+// latency measures the latency of requests to the peer for one second. used is the CPU time of the peer.
 func (r *running) latency() (t turn, used time.Duration, err error) {
 	before, err := r.cpu()
 	if err != nil {

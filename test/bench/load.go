@@ -114,7 +114,7 @@ func (l *load) run(ctx context.Context, at *place, seconds int) (outcome, error)
 	return o, err
 }
 
-// wrk returns the command line of a load over HTTP/1.1.
+// wrk returns the command line of wrk, which generates a load over HTTP/1.1.
 func (l *load) wrk(at *place, seconds int) ([]string, error) {
 	args := []string{"wrk", "-t", "1", "-c", strconv.Itoa(l.connections), "-d", strconv.Itoa(seconds) + "s"}
 	if l.script != "" {

@@ -274,8 +274,8 @@ func (c *streamConnection) Close() error {
 	return err
 }
 
-// A wsApplication is the application of the WebSocket cases. It has an echo server of a
-// library, and a server that runs the steps of a case.
+// A wsApplication is the application for the WebSocket cases. It consists of an echo server that uses
+// a WebSocket library, and a server that executes the steps of a case.
 type wsApplication struct {
 	plain, secure net.Listener
 	server        *http.Server

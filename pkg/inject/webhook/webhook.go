@@ -55,8 +55,8 @@ const (
 	maxShortReviews = 16
 	// In the configuration of the webhook, the timeout of the API server is 5 s.
 	reviewTimeout = 5 * time.Second
-	// transferTimeout is the maximum time to receive a long review or to write a long response.
-	// Other reviews can wait for the memory of the transfer.
+	// transferTimeout is the maximum time to receive a long review or to write a long response. It is
+	// short, because other reviews may wait for the memory that the transfer uses.
 	transferTimeout = 2 * time.Second
 	// Kubernetes truncates longer warnings, and all warnings after 4 KiB.
 	maxWarningLength, maxWarnings = 256, 8

@@ -7,7 +7,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// The steps from a base to a candidate, as the logarithm of their ratio.
+// The distances between a base and a candidate, as the logarithm of their ratio.
 const (
 	changeStep = 0.4      // after a change
 	finestStep = 0.2      // at the end of the search

@@ -340,9 +340,9 @@ func (b *Budget) clockDue() bool {
 	return time.Since(b.begin)-time.Duration(b.clock.Load()) >= clockInterval
 }
 
-// stall returns the time without progress in nanoseconds, or 0 if the account has made progress since the update of
-// the clock before the last one. If the clock was updated late, the time before this update does not count, because
-// the account may have moved bytes in the meantime. budget.mu must be held.
+// stall returns the time without progress, in nanoseconds. It returns 0 if the account has made progress since the
+// second-to-last update of the clock. The time before a late update does not count, because the account may have
+// moved bytes during this time. budget.mu must be held.
 func (a *Account) stall(now int64) int64 {
 	moved := a.moved.Load()
 	if moved >= a.budget.before {

@@ -62,7 +62,7 @@ type Running struct {
 	Now       int `json:"now"`       // requests that are in a handler
 	Max       int `json:"max"`       // maximum of Now since the start or the last DELETE
 	Ended     int `json:"ended"`     // completed handlers
-	Abandoned int `json:"abandoned"` // requests of /slow, /sse and /stream whose client disconnected first
+	Abandoned int `json:"abandoned"` // requests for /slow, /sse and /stream whose client disconnected before the response was complete
 }
 
 // Request is the response of /echo.
