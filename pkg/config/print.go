@@ -73,7 +73,7 @@ func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 		return all
 	}
 	changed := []Setting{}                   // not nil, so that WriteJSON writes an array
-	for i, d := range Default().Settings() { // in the same order
+	for i, d := range Default().Settings() { // Settings returns the settings in a fixed order
 		if s := all[i]; s.From != "" || s.Value != d.Value {
 			changed = append(changed, s)
 		}

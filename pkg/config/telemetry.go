@@ -54,7 +54,7 @@ func (o *Observability) parse(text string) error {
 		return errNotAllowed
 	}
 	o.V = ObservabilityConfig{text: text}
-	if err := json.Unmarshal([]byte(text), &o.V); err != nil { // the members of the right type are set
+	if err := json.Unmarshal([]byte(text), &o.V); err != nil { // members with the correct type are set even if Unmarshal returns an error
 		o.warn("%s; using the default", describeType(err))
 	}
 	return nil
@@ -73,7 +73,7 @@ func describeType(err error) string {
 	want := map[reflect.Kind]string{
 		reflect.String: "a string", reflect.Bool: "a boolean", reflect.Float64: "a number", reflect.Int64: "a number of nanoseconds",
 	}[e.Type.Kind()]
-	kind, number, _ := strings.Cut(e.Value, " ") // a number that does not fit follows its kind
+	kind, number, _ := strings.Cut(e.Value, " ") // for a number that is out of range, Value is "number", a space and the number
 	got := map[string]string{"string": "a string", "bool": "a boolean", "number": "a number", "array": "an array", "object": "an object"}[kind]
 	if number != "" {
 		got = message.Truncate(number, maxNumber)

@@ -75,7 +75,7 @@ type setting interface {
 	Name() string
 	String() string
 	allowed() string         // allowed values, for messages
-	parse(text string) error // text is not empty; an error does not change the value
+	parse(text string) error // sets the value; text is not empty
 }
 
 // errNotAllowed is the error of parse for a value that is not allowed.

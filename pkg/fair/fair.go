@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Errors returned to clients that get no slot.
+// Errors returned by [Semaphore.Acquire].
 var (
 	ErrQueueFull   = errors.New("too many waiting clients")
 	ErrClientLimit = errors.New("the client uses too many slots")
@@ -22,9 +22,11 @@ var (
 //
 // The semaphore can revoke the slot of an idle holder. It revokes a slot from the client that uses the
 // most slots, unless the waiting client would then use more slots than this client. Among the slots of
-// a client, the order depends on whether the holder has completed work. If more than half of all holders
-// have never completed work, the slots of such holders are revoked first. Otherwise they are revoked last.
-// Among these slots, the slot that has been idle for the longest time is revoked first.
+// a client, the order depends on whether the holder has completed work. If at least half of all holders,
+// rounded down, have never completed work, the slots of these holders are revoked first. Otherwise they
+// are revoked last.
+// Among otherwise equal slots, the slot that has been idle for the longest time is revoked first, unless
+// Options.Newest is set.
 //
 // A Semaphore is safe for concurrent use.
 type Semaphore struct {
@@ -34,10 +36,10 @@ type Semaphore struct {
 	holders  map[*Slot]struct{}
 	used     int // sum of the weights of the holders
 	unknown  int // number of holders that have never completed work
-	queued   int
+	queued   int // number of waiters
 	clients  map[netip.Addr]*client
 	turns    list.List     // clients with waiters (*client), in the order of their turns
-	patience time.Duration // between MinPatience and MaxPatience
+	patience time.Duration // current idle time described at Options.MinPatience
 	timer    *time.Timer   // calls advance; nil before the first use
 }
 
@@ -48,12 +50,13 @@ type Options struct {
 	PerClient int // maximum number of holders and waiters of a client address; 0 means no limit
 
 	// A slot can be revoked after an idle time of MinPatience if the holder has completed work, or if the
-	// client uses more slots than the waiting client would use. For other slots, the idle time is between
-	// MinPatience and MaxPatience. This time is doubled when a holder completes work for the first time,
-	// and halved when such a slot is revoked.
+	// client uses more slots than the waiting client would use. For other slots, the required idle time is
+	// initially MaxPatience. It is doubled, up to MaxPatience, when a holder completes work for the first
+	// time, and halved, down to MinPatience, when one of these other slots is revoked.
 	MinPatience, MaxPatience time.Duration
 
-	// Newest makes the semaphore revoke the slot that has been idle for the shortest time.
+	// Newest reverses the order by idle time, so that the slot that has been idle for the shortest time
+	// is revoked first.
 	Newest bool
 }
 
@@ -107,7 +110,8 @@ func New(options Options) *Semaphore {
 }
 
 // Acquire waits for a slot. The returned slot is not idle. Acquire returns ErrClientLimit if the client has
-// too many holders and waiters, ErrQueueFull if the queue is full, and the error of ctx if ctx is done. If the
+// Options.PerClient holders and waiters and none of its slots can be revoked immediately. It returns
+// ErrQueueFull if the queue is full, and the error of ctx if ctx is done. If the
 // queue is full, a new waiter replaces the newest waiter of the client with the most waiters, if the new
 // client has fewer waiters.
 func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
@@ -122,14 +126,15 @@ func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w.element != nil { // otherwise it was removed from the queue at the same time
+	if w.element != nil { // otherwise the waiter received a slot or an error at the same time
 		s.remove(w, ctx.Err())
 		s.advance() // the next waiter may need fewer slots
 	}
 	return w.slot, w.err
 }
 
-// enqueue adds a waiter to the queue. If there are free slots, the waiter gets its slot immediately.
+// enqueue adds a waiter to the queue. If slots are free or can be revoked, the waiter can get its slot
+// before enqueue returns.
 func (s *Semaphore) enqueue(r Request) (*waiter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,13 +192,13 @@ func (s *Semaphore) remove(w *waiter, err error) {
 	close(w.done)
 }
 
-// use adds n to the slots in use. s.mu must be held.
+// use adds n, which can be negative, to the number of slots in use. s.mu must be held.
 func (s *Semaphore) use(slot *Slot, n int) {
 	s.used += n
 	slot.client.used += n
 }
 
-// forget removes a client without holders and waiters. s.mu must be held.
+// forget removes the client if it has no holders and no waiters. s.mu must be held.
 func (s *Semaphore) forget(c *client) {
 	if c.holders == 0 && c.waiters.Len() == 0 {
 		delete(s.clients, c.address)
@@ -253,7 +258,7 @@ func (s *Semaphore) wait(victim *Slot, equal bool) time.Duration {
 	return patience - time.Since(victim.idle)
 }
 
-// evict revokes a slot. It returns false if the holder was not idle. s.mu must be held.
+// evict revokes a slot. If the holder is no longer idle, evict restarts its idle time and returns false. s.mu must be held.
 func (s *Semaphore) evict(victim *Slot, equal bool) bool {
 	if !victim.end() {
 		victim.idle = time.Now()
@@ -277,7 +282,7 @@ func (s *Semaphore) fewest() (c *client) {
 	return c
 }
 
-// advanceLater calls advance after the time wait.
+// advanceLater schedules a call to advance after the time wait. s.mu must be held.
 func (s *Semaphore) advanceLater(wait time.Duration) {
 	if s.timer != nil {
 		s.timer.Reset(wait)

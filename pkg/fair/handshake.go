@@ -102,7 +102,7 @@ func (l *handshakes) accept() {
 			if !l.hand(accepted{err: err}) {
 				return
 			}
-			continue // the caller of Accept decides whether to call it again
+			continue // the caller of handshakes.Accept decides whether to call Accept again
 		}
 		c := &countedConn{Conn: conn, left: l.settings.Bytes}
 		slot, err := l.slots.Acquire(l.closing, Request{Client: Address(peerOf(c)), End: func() bool {
@@ -124,7 +124,7 @@ func (l *handshakes) accept() {
 	}
 }
 
-// hand passes a result to Accept. It returns false if the listener was closed first.
+// hand waits until Accept receives the result a. It returns false if the listener is closed first.
 func (l *handshakes) hand(a accepted) bool {
 	select {
 	case l.done <- a:
@@ -156,7 +156,7 @@ func (l *handshakes) shake(c *countedConn, slot *Slot) {
 	}
 }
 
-// A countedConn returns an error if more than left bytes are read. Read must not be called concurrently.
+// A countedConn limits the number of bytes that can be read. After this number of bytes, Read returns an error. Read must not be called concurrently.
 type countedConn struct {
 	net.Conn
 	left int // number of bytes that may still be read; a negative number means no limit

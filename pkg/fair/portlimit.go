@@ -28,13 +28,14 @@ type PortLimits struct {
 }
 
 const (
-	// maxPatience is the maximum time that a connection may be idle before it is closed to make room
-	// for another connection. The server waits for this time because a request may be in transit.
+	// maxPatience is the maximum time that a connection must be idle before it can be closed to make room
+	// for another connection. The connection is not closed earlier because a request may be in transit.
 	maxPatience = time.Second
 	// maxWait is the maximum time that a new connection waits if no connection is idle.
 	maxWait = 2 * maxPatience
-	// minPatience is the minimum of this time. It applies to connections that have served a request,
-	// and to clients with many connections.
+	// minPatience is the minimum time that a connection must be idle before it is closed to make room for
+	// another connection. It applies to connections that have served a request, and to clients with many
+	// connections.
 	minPatience = 20 * time.Millisecond
 )
 
@@ -78,7 +79,7 @@ type trackedConn struct {
 	client   netip.Addr
 	slot     *Slot
 	requests int // number of requests being served
-	waiting  int // number of calls waiting for the client
+	waiting  int // number of body reads and response writes in progress
 	head     int // size of the incomplete header in bytes
 	lines    int // number of lines in the incomplete header
 }
@@ -141,7 +142,7 @@ func (a answer) Write(b []byte) (int, error) {
 func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // change calls f to update the state of a connection. If the connection is idle after the update, its
-// idle time starts again.
+// idle time restarts.
 func (l *PortLimit) change(conn net.Conn, f func(*trackedConn)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,13 +192,13 @@ func (l *PortLimit) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// forgetHead subtracts the incomplete header of a connection. l.mu must be held.
+// forgetHead resets the size of the incomplete header of a connection and subtracts it from l.heads. l.mu must be held.
 func (l *PortLimit) forgetHead(t *trackedConn) {
 	l.heads -= t.head
 	t.head, t.lines = 0, 0
 }
 
-// close closes a connection because of a bound. It always returns true.
+// close records that the bound name was exceeded and closes the connection. It always returns true.
 func (l *PortLimit) close(conn net.Conn, name bound.Name) bool {
 	l.Bounds.Hit(name, peerOf(conn))
 	_ = bare(conn).Close() // tls.Conn.Close would wait until an alert is sent

@@ -79,7 +79,7 @@ type sidecar struct {
 
 	telemetry   telemetry
 	metricsPair *certs.Watcher // nil if metrics are served without TLS
-	servers     []*http.Server // servers of the small ports
+	servers     []*http.Server // servers of the admin, autoscaler, metrics and status ports
 
 	ending       chan struct{}   // closed when a preStop hook reports that the pod is terminating
 	end          sync.Once       // guards closing ending
@@ -151,8 +151,9 @@ func (l *listeners) close() {
 	}
 }
 
-// bind listens on all ports and reads the certificate. It is called before any goroutine is started,
-// and it returns all errors together.
+// bind listens on all ports and reads the certificate. It is called before any goroutine is started.
+// The returned error contains all errors of the traffic ports and the certificate, and all configuration
+// errors of the other ports. For any other error of these ports, bind only logs a warning.
 func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners

@@ -32,7 +32,7 @@ func containerCPUs(cgroup fs.FS) float64 {
 	}
 	n, err := strconv.ParseUint(share, 10, 63)
 	of, err2 := strconv.ParseUint(period, 10, 63)
-	if err != nil || err2 != nil || n == 0 || of == 0 { // "max", -1
+	if err != nil || err2 != nil || n == 0 || of == 0 { // without a limit, the quota is "max" (version 2) or -1 (version 1)
 		return math.Inf(1)
 	}
 	return float64(n) / float64(of)
