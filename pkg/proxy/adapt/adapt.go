@@ -55,7 +55,7 @@ const (
 	maxTimes   = 20 // maximum, in application times, if that is longer than maxWindow
 	settleTime = 2  // time between a change to the limit and the next window, in application times; halved at the start
 	minSamples = 16
-	enough     = 0.01 // variance of the mean, relative to the mean, that ends a window
+	enough     = 0.01 // variance of the mean, relative to the square of the mean, that ends a window
 	patience   = 4    // multiple of the maximum if the limit is reached and there are few responses
 )
 

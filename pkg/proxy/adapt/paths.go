@@ -61,7 +61,7 @@ func (p *paths) noteLong(now time.Time, path uint32) {
 	}
 }
 
-// noteShort records a successful response to a request that was not a long request.
+// noteShort records a request that ended and was not a long request.
 func (p *paths) noteShort(now time.Time, path uint32) {
 	if p.last != path {
 		p.other, p.otherAt = p.last, p.lastAt

@@ -10,19 +10,19 @@ import (
 // Bounds on the elasticity during the start. The elasticity is the logarithm of the growth of the
 // goodput divided by the logarithm of the growth of the limit.
 const (
-	startGrows   = 0.5 // the limit is doubled again
-	startCertain = 2   // standard errors of the elasticity below 1 that end the start
-	startTurns   = 4   // maximum number of windows of a limit
+	startGrows   = 0.5 // minimum elasticity at which the limit is doubled again
+	startCertain = 2   // number of standard errors by which the elasticity must be below 1 to end the start
+	startTurns   = 4   // maximum number of windows with one limit; the limit is then doubled
 )
 
 // A start doubles the limit until the goodput stops growing. It compares the windows of the
 // last two limits. If the application becomes faster between these windows, the resulting limit
 // may be too high. The search then lowers the limit.
 type start struct {
-	active  bool
-	before  tally // windows with the previous limit
-	current tally
-	turns   int
+	active  bool  // the start has not ended
+	before  tally // windows with the previous limit; before.limit is 0 during the first limit
+	current tally // windows with the current limit
+	turns   int   // number of windows with the current limit
 }
 
 // endStart ends a window of the start.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A tally contains sums over one or more windows with the same limit. Most fields only include
-// responses while the limit is reached, because other responses do not depend on the limit.
+// A tally contains sums over one or more windows with the same limit. The fields good, failed and late only
+// include responses while the limit is reached, because other responses do not depend on the limit.
 type tally struct {
 	limit      int
 	lasted     float64 // seconds
@@ -27,7 +27,7 @@ type tally struct {
 	rejected     float64 // number of errors
 	rejectedTime float64 // time of the errors in the application, in seconds
 
-	// Sums over the application times of responses that are not errors, in seconds.
+	// Sums over the application times, in seconds, of responses that are not errors.
 	timed               float64 // number of responses
 	time, timeSquares   float64 // including the requests that became long
 	logTime, logSquares float64
@@ -116,11 +116,11 @@ func (t *tally) served() float64 { return t.good + lateWeight*t.late }
 // samples returns the number of responses from which work and variance are computed.
 func (t *tally) samples() float64 { return t.good + t.late }
 
-// mostFailed reports whether more than half of the responses are errors.
+// mostFailed reports whether more than half of the responses while the limit was reached are errors.
 func (t *tally) mostFailed() bool { return t.failed > t.samples() }
 
-// mostRejected reports whether more than half of the responses are errors, also while the
-// limit is not reached.
+// mostRejected reports whether more than half of all responses are errors. It requires at least minSamples
+// errors.
 func (t *tally) mostRejected() bool {
 	return t.rejected >= minSamples && t.rejectedShare() > 0.5
 }

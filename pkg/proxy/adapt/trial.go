@@ -35,12 +35,12 @@ const (
 	// matter.
 	fullGain = 0.3
 
-	certainUp   = 2.5  // standard errors that end a trial of a higher limit early
-	certainDown = 3.0  // standard errors that end a trial of a lower limit early
+	certainUp   = 2.5  // number of standard errors by which the powers must differ to end a trial of a higher limit early
+	certainDown = 3.0  // number of standard errors by which the powers must differ to end a trial of a lower limit early
 	precision   = 0.12 // standard error of the elasticity of the goodput that ends a trial
 	doubt       = 0.25 // standard errors by which the candidate must be better
 	maxTurns    = 40   // maximum number of windows for each of the two limits
-	minTurns    = 4    // windows that are needed to estimate the variance between windows
+	minTurns    = 4    // minimum number of pairs of windows from which the variance is estimated
 
 	// headroom is the base divided by the limit at which the goodput stops growing. It is greater
 	// than 1, because a base that is slightly too low reduces the goodput, but a base that is
@@ -55,7 +55,7 @@ const (
 
 // The pauses between the trials in one direction after the limit is found.
 const (
-	firstRest   = 5 * time.Second // doubles each time
+	firstRest   = 5 * time.Second // first pause; doubles with each further pause
 	maxRest     = 80 * time.Second
 	longestRest = 4 * time.Minute // maximum pause after a candidate that reduced the goodput
 
@@ -163,7 +163,7 @@ func (s *search) begin(step float64, d direction) {
 	s.moved()
 }
 
-// moved ends all pauses and discards the comparisons, because the base has changed.
+// moved ends the pauses of both directions and discards the comparisons, because the base has changed.
 func (s *search) moved() {
 	s.rest, s.until = [2]time.Duration{firstRest, firstRest}, [2]time.Time{}
 	s.pressed, s.compared = time.Time{}, [2]bool{}
