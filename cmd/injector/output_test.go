@@ -121,7 +121,7 @@ func TestInPlaceWritesChangedFiles(t *testing.T) {
 }
 
 // If a file cannot be written, no file changes, and the error contains its name.
-func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
+func TestInPlaceFailureWritesNoFile(t *testing.T) {
 	dir := t.TempDir()
 	first, second := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
 	write(t, first, goodPod)

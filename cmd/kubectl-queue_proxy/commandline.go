@@ -128,7 +128,7 @@ func (line *commandLine) requireServer() error {
 		return nil
 	}
 	files := strings.Join(loader.ConfigAccess().GetLoadingPrecedence(), ", ")
-	return fmt.Errorf("the kubeconfig %s is missing or empty; set another file with --kubeconfig or KUBECONFIG", files)
+	return fmt.Errorf("the kubeconfig %s is missing or empty; use --kubeconfig or KUBECONFIG to select another file", files)
 }
 
 // podNames returns the names of the pods with a sidecar. It returns no names if an error occurs.

@@ -274,7 +274,7 @@ func TestWhyReportsPodWithoutSidecar(t *testing.T) {
 	(&apiServer{pods: podItem("shop", "web-1", "") + "," + waiting}).install(t)
 	for args, want := range map[string]string{
 		"why none -n shop":        "namespace shop has no pod none",
-		"why web-1 -n shop -c no": "pod web-1 has no container no; if the container of the sidecar has another name, set --container",
+		"why web-1 -n shop -c no": "pod web-1 has no container no; use --container to select another container",
 		"why web-2 -n shop":       "container queue-proxy of pod web-2 is not running: ImagePullBackOff",
 	} {
 		stdout, stderr, code := ran(t, strings.Fields(args)...)

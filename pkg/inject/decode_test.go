@@ -7,7 +7,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestInvalidFieldErrorHasPathAndKinds(t *testing.T) {
+func TestInvalidFieldErrorContainsPath(t *testing.T) {
 	const container = `{"spec":{"containers":[{"name":"web"},{"name":"app",%s}]}}`
 	for _, c := range []struct{ template, want string }{
 		{`"ports":"x"`, `spec.containers[1].ports: must be a list, but is the string "x"`},

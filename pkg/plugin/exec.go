@@ -66,7 +66,7 @@ func (c *Client) notExecutable(ctx context.Context, namespace, name, container s
 	sidecar, found := SidecarOf(pod, container)
 	switch {
 	case !found:
-		return fmt.Errorf("pod %s has no container %s; if the container of the sidecar has another name, set --container", name, container)
+		return fmt.Errorf("pod %s has no container %s; use --container to select another container", name, container)
 	case sidecar.Absent != "":
 		return fmt.Errorf("container %s of pod %s is not running: %s", container, name, sidecar.Absent)
 	}

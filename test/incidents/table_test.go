@@ -310,7 +310,7 @@ var incidents = []incident{
 		settings: withCertificate(valid),
 		provoke:  func(p *pod) { harness.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "tls.key"), []byte("x"), 0o600)) },
 		log:      []string{"failed to load certificate"},
-		problem:  "tls", why: "the new certificate files were not loaded",
+		problem:  "tls", why: "failed to load the new certificate files",
 		silent: map[string]string{
 			"alert":  "The previous certificate is used. CertificateExpires fires a day before it expires.",
 			"metric": "The only metric of the certificate is its expiry time.",

@@ -97,7 +97,7 @@ func TestObjectsWithoutPodsShareOutcome(t *testing.T) {
 }
 
 // kubectl get -o json | jq -c writes a List on one line.
-func TestMemoryOfOneLineListIsBounded(t *testing.T) {
+func TestOneLineListUsesBoundedMemory(t *testing.T) {
 	const most = 100 // bytes of live heap for each byte of the text; 300 if the whole List is decoded
 	pod := strings.Join([]string{
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"w%d","labels":{"app":"web"}}`,

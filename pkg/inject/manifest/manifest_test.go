@@ -411,7 +411,7 @@ func TestRepeatedKeyErrorNamesTheObject(t *testing.T) {
 	harness.Equal(t, results[1].Line, 8)
 }
 
-func TestErrorInObjectWithoutPodsIsIgnored(t *testing.T) {
+func TestErrorWithoutPodsIsIgnored(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, image: w, ports: [{name: http, containerPort: 8080}]}]}\n---\n"
 	const template = "{template: {spec: {containers: [{name: web, image: w}]}}}"
 	for _, c := range []struct {

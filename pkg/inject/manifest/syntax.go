@@ -10,7 +10,7 @@ import (
 )
 
 // errNoMark is the error for a second value in a document.
-var errNoMark = errors.New("a second value begins without a --- line before it")
+var errNoMark = errors.New("no --- line before the second value")
 
 // A syntaxError describes an error of the YAML library, which has no types for its errors.
 type syntaxError struct {
@@ -25,7 +25,7 @@ type syntaxError struct {
 // syntaxErrors returns the descriptions of the syntax errors. The first one that matches is used.
 func syntaxErrors() []syntaxError {
 	const (
-		directive = "the %YAML directive is invalid or has a version other than 1.1; remove the line"
+		directive = "invalid %YAML directive, or not version 1.1; remove the line"
 		escape    = "a string in double quotes contains an invalid escape sequence; write \\\\ for a backslash, or use single quotes"
 		tag       = "the tag is invalid; if a value starts with !, put it in quotes"
 		utf8      = "the document is not valid UTF-8"
@@ -34,15 +34,15 @@ func syntaxErrors() []syntaxError {
 		{words: []string{"mapping values are not allowed"}, text: `the line contains an unexpected ": "; check the indentation, and put a string that contains ": " in quotes`},
 		{words: []string{"did not find expected key"}, search: true, text: "a key of the map is expected; check the indentation and the quotes"},
 		{words: []string{"did not find expected '-' indicator"}, search: true, text: "an item of the list (-) is expected; check the indentation"},
-		{words: []string{"did not find expected ',' or ']'"}, search: true, text: "a list in brackets is not complete; check the commas, the quotes and the closing ]"},
-		{words: []string{"did not find expected ',' or '}'"}, search: true, text: "a map in braces is not complete; check the commas, the quotes and the closing }"},
+		{words: []string{"did not find expected ',' or ']'"}, search: true, text: "invalid list in brackets; check the commas, the quotes and the closing ]"},
+		{words: []string{"did not find expected ',' or '}'"}, search: true, text: "invalid map in braces; check the commas, the quotes and the closing }"},
 		{words: []string{"did not find expected node content"}, search: true, text: "a value is missing"},
-		{words: []string{"could not find expected ':'"}, text: "the colon after a key is missing"},
+		{words: []string{"could not find expected ':'"}, text: "no colon after a key"},
 		{words: []string{"found unexpected end of stream", "found unexpected document indicator"}, text: "the closing quote of a string is missing"},
 		{words: []string{"cannot start any token"}, text: "a value starts with a reserved character, such as @, % or `; put the value in quotes"},
 		{words: []string{"unknown escape character", "hexdecimal number", "Unicode character escape code"}, text: escape},
 		{words: []string{"expected alphabetic or numeric character", "found unexpected non-alphabetical character"}, text: "the name of an anchor (&) or an alias (*) is missing; if a string starts with & or *, put it in quotes"},
-		{words: []string{"block sequence entries are not allowed"}, text: "an item of a list (-) is not allowed here; begin the list on a separate line"},
+		{words: []string{"block sequence entries are not allowed"}, text: "a list item is not allowed here; begin the list on a separate line"},
 		{words: []string{"mapping keys are not allowed"}, text: "a key with ? is not allowed here"},
 		{words: []string{"incompatible YAML document"}, search: true, text: directive},
 		{words: []string{"version number", "expected digit or '.'"}, text: directive},

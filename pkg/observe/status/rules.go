@@ -326,7 +326,7 @@ func checkTLS(e *evidence) (m match, ok bool) {
 		return m, false
 	case t.On:
 		return match{
-			confidence: medium, numbers: t.Error, problem: "the new certificate files were not loaded",
+			confidence: medium, numbers: t.Error, problem: "failed to load the new certificate files",
 			action: "Fix the files in TLS_CERT_DIR and QUEUE_PROXY_TLS_CLIENT_CA. The previous certificate is still in use.",
 		}, true
 	}
@@ -434,7 +434,7 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 		return m, false
 	}
 	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
-		"%s of %s in %s ended because the client disconnected after %v or more without a response", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
+		"%s of %s in %s ended without a response because the client disconnected after %v or more", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
 	if e.waiting > 0 {
 		m.confidence = medium
 	}

@@ -209,11 +209,11 @@ var ruleTests = []ruleTest{
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
 	}, "10 % of 600 requests in the last minute (60 idle-timeout)", high, time.Minute},
-	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute ended because the client disconnected after 1s or more without a response", low, time.Minute},
+	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute ended without a response because the client disconnected after 1s or more", low, time.Minute},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)
 		b.loseClients()
-	}, "50 % of 120 requests in the last minute ended because the client disconnected after 1s or more without a response", medium, time.Minute},
+	}, "50 % of 120 requests in the last minute ended without a response because the client disconnected after 1s or more", medium, time.Minute},
 	{"long polls", "app-hangs", func(b *Board) {
 		b.sampled(100, func() { b.observe(2, observation.OK, 45*time.Second) })
 		b.loaded(3, 0)
@@ -514,7 +514,7 @@ func TestReadinessActionDependsOnReason(t *testing.T) {
 	}
 }
 
-func TestFailingProbeIsNoProblemDuringDrain(t *testing.T) {
+func TestFailingProbeDuringDrainIsNotReported(t *testing.T) {
 	failing := observation.Readiness{Phase: observation.PhaseFailing, Probes: []observation.ProbeReadiness{{Phase: observation.PhaseFailing, Word: observation.WordRefused, Tries: 1}}}
 	for draining, want := range map[bool]string{false: "the readiness probe fails", true: ""} {
 		s := board(failing, Drain{Draining: draining, InFlight: 1}).snapshot()

@@ -80,7 +80,7 @@ func TestTLSProblemNamesCause(t *testing.T) {
 	}{
 		{func(s *TLS) { s.On, s.Error = false, "listen: address already in use" }, high, "TLS is not served"},
 		{func(s *TLS) { *s = TLS{Error: "tls.key: no such file"} }, high, "TLS is not served"},
-		{func(s *TLS) { s.Error = "ca.crt: no PEM block" }, medium, "the new certificate files were not loaded"},
+		{func(s *TLS) { s.Error = "ca.crt: no PEM block" }, medium, "failed to load the new certificate files"},
 		{func(s *TLS) { s.NotAfter = now.Add(-time.Minute) }, high, "the TLS certificate is not valid"},
 		{func(s *TLS) { s.NotBefore = now.Add(time.Minute) }, high, "the TLS certificate is not valid"},
 		{func(s *TLS) { s.NotAfter, s.Error = now.Add(-time.Minute), "tls.crt: no PEM block" }, high, "the TLS certificate is not valid"},

@@ -16,7 +16,7 @@ type countingState struct {
 func (s *countingState) AwaitBody() { s.awaited++ }
 
 // The client may have used its window, so the timeout for the body must not run.
-func TestClientIsNotAwaitedWhileContentIsHeld(t *testing.T) {
+func TestBlockedUploadDoesNotTimeOut(t *testing.T) {
 	var s countingState
 	b := &body{x: &exchange{state: &s}, held: 1}
 	b.await()
