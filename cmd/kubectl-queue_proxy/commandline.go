@@ -121,8 +121,11 @@ func (line *commandLine) connect() (*plugin.Client, string, error) {
 func (line *commandLine) requireServer() error {
 	loader := line.kube.ToRawKubeConfigLoader()
 	raw, err := loader.RawConfig()
-	if err != nil || !api.IsConfigEmpty(&raw) || *line.kube.APIServer != "" {
-		return nil // ToRESTConfig returns the error
+	if err != nil {
+		return err
+	}
+	if !api.IsConfigEmpty(&raw) || *line.kube.APIServer != "" {
+		return nil
 	}
 	if _, err := rest.InClusterConfig(); err == nil {
 		return nil

@@ -304,8 +304,8 @@ func (m *live) View() tea.View {
 	if m.showsSelected() {
 		parts = append(parts, m.selected())
 	}
-	help := lipgloss.NewStyle().MaxWidth(m.width).Render(m.help.View(m.keys))
-	v := tea.NewView(strings.Join(append(parts, help), "\n"))
+	parts = append(parts, lipgloss.NewStyle().MaxWidth(m.width).Render(m.help.View(m.keys)))
+	v := tea.NewView(strings.Join(parts, "\n"))
 	v.AltScreen = true
 	return v
 }

@@ -70,6 +70,11 @@ func findInvalid(path *field.Path, value any, t reflect.Type) error {
 	if kjson.UnmarshalCaseSensitivePreserveInts(encode(value), reflect.New(t).Interface()) == nil {
 		return nil
 	}
+	return invalidValue(path, value, t)
+}
+
+// invalidValue returns the error for a value that cannot be decoded into the type t.
+func invalidValue(path *field.Path, value any, t reflect.Type) error {
 	text := fmt.Sprintf("must be %s, but is %s", describeType(t), describeValue(value))
 	switch value.(type) {
 	case bool, json.Number:
