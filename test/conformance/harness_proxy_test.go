@@ -28,7 +28,7 @@ import (
 )
 
 // patience is the maximum duration of each wait. A successful test never waits that long.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // A proxy is the sidecar under test with its ports and the port of the application.
 type proxy struct {
