@@ -122,7 +122,7 @@ func (line *commandLine) requireServer() error {
 	loader := line.kube.ToRawKubeConfigLoader()
 	raw, err := loader.RawConfig()
 	if err != nil {
-		return err
+		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	if !api.IsConfigEmpty(&raw) || *line.kube.APIServer != "" {
 		return nil

@@ -197,15 +197,16 @@ func (m *live) layout() {
 	m.rows = m.line.arrange(m.news.rows)
 	columns := m.line.layout(m.width < narrowWidth).Columns()
 	cells := plugin.Table(columns, m.rows, m.now)
-	for i := leastImportant(columns); i >= 0 && minWidth(columns, cells) > m.width; i = leastImportant(columns) {
+	widths, fits := fit(columns, cells, m.width)
+	for i := leastImportant(columns); i >= 0 && !fits; i = leastImportant(columns) {
 		columns = slices.Delete(columns, i, i+1)
 		cells = plugin.Table(columns, m.rows, m.now)
+		widths, fits = fit(columns, cells, m.width)
 	}
 	titles, shown := cells[0], make([]table.Row, len(m.rows))
 	for i, row := range cells[1:] {
 		shown[i] = row
 	}
-	widths := fit(columns, titles, shown, m.width)
 	all := make([]table.Column, len(titles))
 	for i, title := range titles {
 		all[i] = table.Column{Title: title, Width: widths[i]}
@@ -245,30 +246,14 @@ func leastImportant(columns []plugin.Column) int {
 	return i
 }
 
-// minWidth returns the minimum width of a table with the given cells.
-func minWidth(columns []plugin.Column, cells [][]string) int {
-	sum := 0
-	for i, c := range columns {
-		width := 0
-		for _, row := range cells {
-			width = max(width, lipgloss.Width(row[i]))
-		}
-		if c.Min > 0 {
-			width = min(width, max(c.Min, len(c.Title)))
-		}
-		sum += width + gap
-	}
-	return sum
-}
-
-// fit returns the widths of the columns. While the sum is greater than width, fit reduces the column whose
-// width exceeds the minimum width by the largest amount.
-func fit(columns []plugin.Column, titles []string, rows []table.Row, width int) []int {
-	widths := make([]int, len(columns))
+// fit returns the widths of the columns of a table with the given cells. While the sum is greater than width, fit
+// reduces the column whose width exceeds the minimum width by the largest amount. fits reports whether the sum is
+// at most width.
+func fit(columns []plugin.Column, cells [][]string, width int) (widths []int, fits bool) {
+	widths = make([]int, len(columns))
 	over := -width
-	for i, title := range titles {
-		widths[i] = len(title)
-		for _, row := range rows {
+	for i := range columns {
+		for _, row := range cells {
 			widths[i] = max(widths[i], lipgloss.Width(row[i]))
 		}
 		over += widths[i] + gap
@@ -281,11 +266,11 @@ func fit(columns []plugin.Column, titles []string, rows []table.Row, width int) 
 			}
 		}
 		if spare == 0 {
-			break
+			return widths, false
 		}
 		widths[widest]--
 	}
-	return widths
+	return widths, true
 }
 
 // cutMiddle cuts a name in the middle, because the pod names of a workload differ at the end.

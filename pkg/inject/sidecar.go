@@ -163,7 +163,7 @@ func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / t
 func (in *injection) badSettings(err error) error {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	for _, option := range table {
-		if option.variable == "" {
+		if option.variable == "" || !strings.Contains(text, option.variable) {
 			continue
 		}
 		name := "option " + option.Name
@@ -178,8 +178,8 @@ func (in *injection) badSettings(err error) error {
 }
 
 // pauseOf returns how long a preStop hook sleeps, and whether the hook of the sidecar can replace
-// it. It can replace a missing hook, and a hook that only sleeps, because DRAIN_MIN has the same
-// effect. hook is the field preStop of a lifecycle, as JSON.
+// it. A hook that does not exist or only sleeps can be replaced, because DRAIN_MIN has the same
+// effect. hook is the decoded lifecycle.preStop field of the container.
 func pauseOf(hook any) (time.Duration, bool) {
 	if hook == nil {
 		return 0, true

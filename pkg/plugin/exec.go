@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,9 +38,7 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, std
 		return exit.Code, nil
 	}
 	if err != nil {
-		if reason := c.notExecutable(ctx, namespace, pod, container); reason != nil {
-			err = reason
-		}
+		err = cmp.Or(c.notExecutable(ctx, namespace, pod, container), err)
 	}
 	return 0, err
 }

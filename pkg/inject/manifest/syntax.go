@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
 )
 
 // errNoMark is the error for a second value in a document.
-var errNoMark = errors.New("no --- line before the second value")
+var errNoMark = errors.New("missing --- line before the second value")
 
 // A syntaxError describes an error of the YAML library, which has no types for its errors.
 type syntaxError struct {
@@ -25,7 +26,7 @@ type syntaxError struct {
 // syntaxErrors returns the descriptions of the syntax errors. The first one that matches is used.
 func syntaxErrors() []syntaxError {
 	const (
-		directive = "invalid %YAML directive, or not version 1.1; remove the line"
+		directive = "only the directive %YAML 1.1 is supported; remove the line"
 		escape    = "a string in double quotes contains an invalid escape sequence; write \\\\ for a backslash, or use single quotes"
 		tag       = "the tag is invalid; if a value starts with !, put it in quotes"
 		utf8      = "the document is not valid UTF-8"
@@ -37,7 +38,7 @@ func syntaxErrors() []syntaxError {
 		{words: []string{"did not find expected ',' or ']'"}, search: true, text: "invalid list in brackets; check the commas, the quotes and the closing ]"},
 		{words: []string{"did not find expected ',' or '}'"}, search: true, text: "invalid map in braces; check the commas, the quotes and the closing }"},
 		{words: []string{"did not find expected node content"}, search: true, text: "a value is missing"},
-		{words: []string{"could not find expected ':'"}, text: "no colon after a key"},
+		{words: []string{"could not find expected ':'"}, text: "missing colon after a key"},
 		{words: []string{"found unexpected end of stream", "found unexpected document indicator"}, text: "the closing quote of a string is missing"},
 		{words: []string{"cannot start any token"}, text: "a value starts with a reserved character, such as @, % or `; put the value in quotes"},
 		{words: []string{"unknown escape character", "hexdecimal number", "Unicode character escape code"}, text: escape},
@@ -61,8 +62,8 @@ func syntaxErrors() []syntaxError {
 // relative to the document.
 func (d *document) position(err error) (line int, text string) {
 	const mark = "line "
-	n, text, fromLibrary := 1, err.Error(), false
-	text, fromLibrary = strings.CutPrefix(text, "yaml: ")
+	n := 1
+	text, fromLibrary := strings.CutPrefix(err.Error(), "yaml: ")
 	if at, rest, _ := strings.Cut(text, ": "); strings.HasPrefix(at, mark) {
 		if number, invalid := strconv.Atoi(strings.TrimPrefix(at, mark)); invalid == nil {
 			n, text = number, rest
@@ -82,7 +83,7 @@ func (d *document) position(err error) (line int, text string) {
 func (d *document) describe(err error, n int, text string) (line int, description string) {
 	var found syntaxError
 	for _, e := range syntaxErrors() {
-		if containsAny(text, e.words) {
+		if slices.ContainsFunc(e.words, func(word string) bool { return strings.Contains(text, word) }) {
 			found = e
 			break
 		}
@@ -112,15 +113,6 @@ func (d *document) describe(err error, n int, text string) (line int, descriptio
 		return n, "the YAML syntax is invalid: " + text
 	}
 	return n, found.text
-}
-
-func containsAny(text string, words []string) bool {
-	for _, w := range words {
-		if strings.Contains(text, w) {
-			return true
-		}
-	}
-	return false
 }
 
 // unknownAnchor returns the name in an error about an alias, or "".

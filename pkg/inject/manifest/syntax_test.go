@@ -14,8 +14,8 @@ func TestSyntaxErrorHasLineAndCause(t *testing.T) {
 		line int
 		want string
 	}{
-		{"%YAML 1.2\n---\na: 1\n", 1, "invalid %YAML directive, or not version 1.1; remove the line"},
-		{"# x\n%YAML x\n---\na: 1\n", 2, "invalid %YAML directive, or not version 1.1; remove the line"},
+		{"%YAML 1.2\n---\na: 1\n", 1, "only the directive %YAML 1.1 is supported; remove the line"},
+		{"# x\n%YAML x\n---\na: 1\n", 2, "only the directive %YAML 1.1 is supported; remove the line"},
 		{"%YAML 1.1\n%YAML 1.1\n---\na: 1\n", 2, "the directive is repeated; remove the line"},
 		{"%YAML 1.1\na: 1\n", 1, "the --- line after the directive is missing"},
 		{"kind: Pod\nspec: {a: 1}\nspec: {}\n", 3, `the key "spec" is repeated`},
@@ -30,8 +30,8 @@ func TestSyntaxErrorHasLineAndCause(t *testing.T) {
 		{"a: 1\nb: \"\\q\"\n", 2, "a string in double quotes contains an invalid escape sequence; write \\\\ for a backslash, or use single quotes"},
 		{"a: 1\nb: \x01\n", 2, "the document contains a control character"},
 		{"a: 1\nb: \xff\n", 2, "the document is not valid UTF-8"},
-		{"a: 1\nb\n", 2, "no colon after a key"},
-		{"a: 1\n... x\n", 2, "no --- line before the second value"},
+		{"a: 1\nb\n", 2, "missing colon after a key"},
+		{"a: 1\n... x\n", 2, "missing --- line before the second value"},
 		{"kind: Pod\nspec: !!int x\n", 2, `the value "x" does not match its tag !!int`},
 	} {
 		results := Inject([]*File{Parse("f", []byte("a: 1\n...\n"+c.text))}, nil, inject.Workloads)

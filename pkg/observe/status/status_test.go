@@ -394,7 +394,7 @@ func testWhyPrintsState(t *testing.T) {
 		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "7 attempts", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory used by requests: 1.5 MiB of 24.0 MiB"}},
 		"ready":    {board(observation.Readiness{Phase: observation.PhaseReady, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop"}},
 		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining"}},
-		"draining": {board(observation.Readiness{Phase: observation.PhaseReady}, Drain{Draining: true, Since: now.Add(-10 * time.Second), Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining for 10s, because the pod is terminating; 4 requests remain and are aborted in 20s"}},
+		"draining": {board(observation.Readiness{Phase: observation.PhaseReady}, Drain{Draining: true, Since: now.Add(-10 * time.Second), Deadline: deadline, InFlight: 4}), false, []string{"not ready: draining for 10s, because the pod is terminating; requests in flight: 4, aborted in 20s"}},
 	} {
 		server := httptest.NewServer(v.board.Handler(http.NotFoundHandler(), false))
 		defer server.Close()

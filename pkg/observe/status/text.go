@@ -126,18 +126,9 @@ func (s *snapshot) stateText() string {
 	since := brief(s.Now.Sub(s.Readiness.Since))
 	switch {
 	case s.Drain.Draining:
-		remain := " remain"
-		if s.Drain.InFlight == 1 {
-			remain = " remains"
-		}
-		text := fmt.Sprintf("not ready: draining for %v, because the pod is terminating; %s%s",
-			brief(s.Now.Sub(s.Drain.Since)), message.Count(s.Drain.InFlight, "request"), remain)
+		text := fmt.Sprintf("not ready: draining for %v, because the pod is terminating; requests in flight: %d", brief(s.Now.Sub(s.Drain.Since)), s.Drain.InFlight)
 		if s.Drain.InFlight > 0 && !s.Drain.Deadline.IsZero() {
-			verb := "are"
-			if s.Drain.InFlight == 1 {
-				verb = "is"
-			}
-			text += fmt.Sprintf(" and %s aborted in %v", verb, brief(s.Drain.Deadline.Sub(s.Now)))
+			text += fmt.Sprintf(", aborted in %v", brief(s.Drain.Deadline.Sub(s.Now)))
 		}
 		return text
 	case s.Ready && s.Unprobed:

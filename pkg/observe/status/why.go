@@ -43,11 +43,11 @@ func get(ctx context.Context, client *http.Client, address string) (s snapshot, 
 		return s, err
 	}
 	res, err := client.Do(r)
-	if failed, is := errors.AsType[*url.Error](err); is {
-		return s, fmt.Errorf("the sidecar does not respond: %w; run the command in the container of the sidecar, and set STATUS_PORT to the port of the status page", failed.Err)
-	}
 	if err != nil {
-		return s, err
+		if failed, is := errors.AsType[*url.Error](err); is {
+			err = failed.Err // the address is part of this error
+		}
+		return s, fmt.Errorf("the sidecar does not respond: %w; run the command in the container of the sidecar, and set STATUS_PORT to the port of the status page", err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
