@@ -149,8 +149,8 @@ func optionGroups() map[string][]string {
 func (c *command) injectCommand() *cobra.Command {
 	f := new(fileFlags)
 	cmd := fileCommand(&cobra.Command{
-		Use: "inject", Short: "Add the queue-proxy to the pods of manifests",
-		Long: `Add the queue-proxy to the pods of manifests, and change the Services to forward requests to it.
+		Use: "inject", Short: "Add the queue-proxy to the pods in manifests",
+		Long: `Add the queue-proxy to the pods in manifests, and change the Services to forward requests to it.
 
 The files are edited. Comments, order and white space are kept, and 'injector uninject' restores
 every byte. The report is written to the standard error. It contains a line for each object that
@@ -181,8 +181,8 @@ creates pods.
 func (c *command) uninjectCommand() *cobra.Command {
 	f := new(fileFlags)
 	cmd := fileCommand(&cobra.Command{
-		Use: "uninject", Short: "Remove the queue-proxy from the pods of manifests",
-		Long: `Remove the queue-proxy from the pods of manifests. The changes of the injector are
+		Use: "uninject", Short: "Remove the queue-proxy from the pods in manifests",
+		Long: `Remove the queue-proxy from the pods in manifests. The changes of the injector are
 undone. The rest of the file is not changed.
 ` + exitCodes,
 		Example: `  injector uninject -f app.yaml --in-place

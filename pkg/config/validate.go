@@ -285,7 +285,7 @@ func (m *MetricsTLS) Validate() error {
 	case (m.Cert.V == "") != (m.Key.V == ""):
 		return fmt.Errorf("%s and %s: must be set together", m.Cert.Name(), m.Key.Name())
 	case auth != "" && auth != noClients && !verifies:
-		return fmt.Errorf("%s: %q: the value must be none, optional or require", m.ClientAuth.Name(), m.ClientAuth.V)
+		return fmt.Errorf("%s: %q: must be none, optional or require", m.ClientAuth.Name(), m.ClientAuth.V)
 	case verifies != (m.ClientCA.V != ""):
 		return fmt.Errorf("%s: requires %s=optional or %s=require", m.ClientCA.Name(), m.ClientAuth.Name(), m.ClientAuth.Name())
 	case m.ClientCA.V != "" && m.Cert.V == "":

@@ -129,7 +129,7 @@ type spring struct {
 	others map[int32]sign // signs of other ports
 }
 
-// springOf returns the configuration in the parameters of a container.
+// springOf returns the Spring configuration that the parameters of a container contain.
 func springOf(all []parameter) spring {
 	values := map[string]parameter{}
 	for _, s := range all {

@@ -80,7 +80,7 @@ func checkUndo(object any, all []Change, traces []trace) error {
 	left := map[string]bool{}
 	for _, c := range all {
 		i := slices.IndexFunc(traces, func(t trace) bool { return t.ifEmpty == c.IfEmpty && t.whole.MatchString(c.Path) })
-		if i < 0 || strings.Contains(c.Path, "/containers/"+SidecarName+"/") { // an undo removes the whole sidecar and does not change its fields
+		if i < 0 || strings.Contains(c.Path, "/containers/"+SidecarName+"/") { // the sidecar is removed as a whole
 			return fmt.Errorf("unexpected path %.100q", c.Path)
 		}
 		t := traces[i]

@@ -73,8 +73,8 @@ func (s *spanSink) exportError() error {
 
 func (s *spanSink) close() { s.server.Close() }
 
-// countSpans returns the number of spans in an ExportTraceServiceRequest. In
-// opentelemetry-proto, resource_spans, scope_spans and spans are the fields 1, 2 and 2.
+// countSpans returns the number of spans in an ExportTraceServiceRequest. In opentelemetry-proto,
+// the field numbers of resource_spans, scope_spans and spans are 1, 2 and 2.
 func countSpans(message []byte) (n int, err error) {
 	err = eachField(message, 1, func(resource []byte) error {
 		return eachField(resource, 2, func(scope []byte) error {

@@ -202,7 +202,7 @@ func mountOwn(state string) error {
 			return err
 		}
 	}
-	// A kubelet changes these settings of the machine. The new values are those that it sets.
+	// The kubelet changes these kernel parameters to the following values.
 	for name, value := range map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",

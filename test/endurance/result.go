@@ -90,7 +90,7 @@ func (t *tally) ok(n int) {
 	t.r.Bytes += int64(n)
 }
 
-// expected counts a request with an end that is not a failure.
+// expected counts a request that ended as expected, for example with its deadline.
 func (t *tally) expected(kind string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

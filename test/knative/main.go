@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	root = "../../.." // root directory of the project, relative to the directory of a release, where its tests run
+	root = "../../.." // root directory of the project, relative to the directory in which the tests of a release run
 
 	insideName     = "KNATIVE_INSIDE"     // directory of the programs; set inside the new namespaces
 	servingName    = "KNATIVE_SERVING"    // directory of knative.dev/serving

@@ -40,9 +40,9 @@ const (
 `
 )
 
-// serverMode runs the cases for servers. The reference server is under test. If
-// otherVersion is true, the proxy receives HTTP/1.1 for HTTP/2 requests, and the reverse;
-// the direct variant is not affected.
+// serverMode runs the server cases against the reference server. If otherVersion is true, the
+// proxy receives HTTP/1.1 instead of HTTP/2 requests, and vice versa. The direct variant is
+// not affected.
 func serverMode(configuration string, otherVersion bool) func(context.Context, *environment, variant) (*result, error) {
 	return func(ctx context.Context, e *environment, v variant) (*result, error) {
 		if v == direct {

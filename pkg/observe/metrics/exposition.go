@@ -12,7 +12,7 @@ import (
 
 // errGarbage is returned if the metrics of the user container cannot be parsed. The metrics are parsed
 // completely before they are forwarded, because Prometheus rejects a scrape that contains an invalid line.
-var errGarbage = errors.New("the page has an unsupported format")
+var errGarbage = errors.New("invalid Prometheus metrics")
 
 // An exposition contains the metrics of the user container, in the Prometheus text format 0.0.4 or in
 // OpenMetrics 1.0. The body is parsed twice, first to find the families and then to write it, because a

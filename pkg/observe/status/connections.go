@@ -6,7 +6,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// recently is how long the status page and why report that a limit was reached.
+// recently is the time for which the status page and the command "why" report that a limit was reached.
 const recently = time.Hour
 
 // Connections describes the connections of the process and their limits.

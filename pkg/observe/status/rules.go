@@ -407,7 +407,7 @@ func checkHang(e *evidence) (m match, ok bool) {
 		withoutResponse := func(t *tally) uint32 { return t[noResponse] }
 		m = match{
 			confidence: high, since: e.onsetLocked(failureShare, withoutResponse, (*tally).requests),
-			numbers: fmt.Sprintf("%s ended before a response in the last %v (timeout or client disconnect)", message.Count(left, "request"), hangTime),
+			numbers: fmt.Sprintf("%s did not receive a response in the last %v (timeout or client disconnect)", message.Count(left, "request"), hangTime),
 			action: "Compare the response times of the application with the timeouts of the clients. " +
 				"If the application hangs, take a thread dump and restart the pod.",
 		}
@@ -434,7 +434,7 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 		return m, false
 	}
 	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
-		"%s of %s in %s ended without a response because the client disconnected after %v or more", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
+		"%s of %s in %s did not receive a response before the client disconnected after %v or more", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
 	if e.waiting > 0 {
 		m.confidence = medium
 	}
@@ -466,7 +466,7 @@ func readinessAction(r observation.Readiness) string {
 	case observation.WordTimeout:
 		return "Check the CPU usage and the log of the application. If the probe is slow, increase its timeoutSeconds."
 	case observation.WordStatus:
-		return fmt.Sprintf("Check why the application responds with status %d: see its log, and check the path of the probe.", p.Code)
+		return fmt.Sprintf("The application responded with status %d. Check the application log and the path of the probe.", p.Code)
 	case observation.WordRedirect:
 		return "Set the path of the probe to a path without redirects."
 	case observation.WordReset:

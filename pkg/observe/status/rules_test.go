@@ -154,11 +154,11 @@ var ruleTests = []ruleTest{
 	}, "2 requests in the application, the oldest for 2m0s; 5 queued; no response since the start", high, 2 * time.Minute},
 	{"timeouts only", "app-hangs", func(b *Board) {
 		b.sampled(40, func() { b.observe(1, observation.RequestTimeout, time.Second) })
-	}, "30 requests ended before a response in the last 30s (timeout or client disconnect); no response since the start", high, 40 * time.Second},
+	}, "30 requests did not receive a response in the last 30s (timeout or client disconnect); no response since the start", high, 40 * time.Second},
 	{"disconnects only", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(31, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
-	}, "30 requests ended before a response in the last 30s (timeout or client disconnect); last response 31s ago", high, 31 * time.Second},
+	}, "30 requests did not receive a response in the last 30s (timeout or client disconnect); last response 31s ago", high, 31 * time.Second},
 	{"full queue that is empty for a moment", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.holding(2, observation.Waiting, time.Now())
@@ -209,11 +209,11 @@ var ruleTests = []ruleTest{
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
 	}, "10 % of 600 requests in the last minute (60 idle-timeout)", high, time.Minute},
-	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute ended without a response because the client disconnected after 1s or more", low, time.Minute},
+	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute did not receive a response before the client disconnected after 1s or more", low, time.Minute},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)
 		b.loseClients()
-	}, "50 % of 120 requests in the last minute ended without a response because the client disconnected after 1s or more", medium, time.Minute},
+	}, "50 % of 120 requests in the last minute did not receive a response before the client disconnected after 1s or more", medium, time.Minute},
 	{"long polls", "app-hangs", func(b *Board) {
 		b.sampled(100, func() { b.observe(2, observation.OK, 45*time.Second) })
 		b.loaded(3, 0)

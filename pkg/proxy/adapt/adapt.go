@@ -112,8 +112,8 @@ type controller struct {
 	longest time.Duration // recent maximum of waited
 
 	// If most requests fail and the base is not reached, a lower limit is tried. During this trial,
-	// unreached is the last window of the base. Otherwise, unreached is the zero value. The next such
-	// trial begins after unreachedUntil.
+	// unreached is the last window of the base. Otherwise, unreached is the zero value. No
+	// further trial of this kind begins before unreachedUntil.
 	unreached      tally
 	unreachedUntil time.Time
 

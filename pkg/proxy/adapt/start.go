@@ -20,7 +20,7 @@ const (
 // may be too high. The search then lowers the limit.
 type start struct {
 	active  bool  // the start has not ended
-	before  tally // windows with the previous limit; before.limit is 0 during the first limit
+	before  tally // windows with the previous limit; the zero value if there was no previous limit
 	current tally // windows with the current limit
 	turns   int   // number of windows with the current limit
 }

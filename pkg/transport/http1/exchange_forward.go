@@ -95,7 +95,7 @@ func (x *exchange) beginCall(c call) error {
 	return x.canceler.Abortable(x.abortApp)
 }
 
-// failed sets the result of a call that returned err instead of a response. killed is the reason for which the canceler
+// failed sets the result of a call that returned err instead of a response. killed is the reason why the canceler
 // has aborted the call, or nil.
 func (x *exchange) failed(c *rewrite.Call, result *transport.Result, killed, err error) {
 	c.Failed(result, transport.Cause(killed, err, x.body.failed()))

@@ -7,7 +7,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// countingState counts the calls to AwaitBody. Its other methods must not be called.
+// countingState counts the calls to AwaitBody. It does not implement the other methods of transport.State.
 type countingState struct {
 	transport.State
 	awaited int

@@ -44,7 +44,7 @@ type ConnLimit struct {
 	trust   [states]time.Duration // patience for connections on which no request was answered, by state
 	closing int                   // number of connections that were replaced and are still open
 	reached time.Time             // see bound.Pool.Reached
-	unknown int                   // number of places of connections on which no request was answered
+	unknown int                   // number of connections on which no request was answered
 	scan    scan
 	waiting []*Place    // places for which Enter waits, oldest first
 	full    bool        // OnFull was called, and there were waiting connections since then
@@ -257,8 +257,8 @@ func (l *ConnLimit) makeRoom(now time.Duration) bool {
 	return true
 }
 
-// A candidate is a connection that could be replaced at the time of the scan. It is no longer valid if place.since
-// differs from since.
+// A candidate is a connection that could be replaced at the time of the scan. If place.since has changed since the scan,
+// the candidate is no longer valid.
 type candidate struct {
 	place *Place // nil after it was used
 	since moment

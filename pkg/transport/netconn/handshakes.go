@@ -107,8 +107,8 @@ func (h *handshake) end(completed bool) {
 	h.slot.Release()
 }
 
-// begin records that the handshake waits for the client. next reports whether the handshake waits for a new message
-// because the server has sent a message, and not for the rest of the previous message.
+// begin records that the handshake waits for the client. next is true if the server has sent a message since the last
+// wait, so that the handshake waits for a new message and not for the rest of the previous one.
 func (h *handshake) begin(next bool) {
 	h.wait.begin(next)
 	if next || !h.idle {

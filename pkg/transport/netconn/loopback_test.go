@@ -23,7 +23,7 @@ func TestDialUsesIPv6IfIPv4Refuses(t *testing.T) {
 	}
 }
 
-func TestDialReturnsErrorOfIPv4(t *testing.T) {
+func TestDialReturnsIPv4Error(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
 	address := ln.Addr().String()

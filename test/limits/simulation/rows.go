@@ -249,7 +249,7 @@ func phaseRows() []Row {
 	}
 }
 
-// changeRows returns rows in which the requests of a path become long or short, and rows with
+// changeRows returns rows in which the duration of the requests for a path changes, and rows with
 // clients that wait after an error.
 func changeRows() []Row {
 	workers := func(n int) func() App { return func() App { return &Pool{Workers: n, Time: 60 * ms} } }

@@ -282,8 +282,8 @@ func (c *Call) bodyUntouched() bool {
 	return c.upload.done == nil
 }
 
-// OnlyH2Behind reports whether a request for which Do returned err can be sent again over HTTP/2. It returns true if the
-// user container supports only HTTP/2, because it then cannot have processed the request. A response in HTTP/2 shows
+// OnlyH2Behind reports whether the user container supports only HTTP/2 after Do has returned err. In this case, the user
+// container has not processed the request, and the request can be sent again over HTTP/2. A response in HTTP/2 shows
 // that HTTP/1.1 is not supported. If the user container has closed the connection without a response, it may also have
 // processed the request and crashed (docs/promises.md 3.7). In this case, OnlyH2Behind detects whether the user
 // container supports HTTP/1.1, until the canceler fires.

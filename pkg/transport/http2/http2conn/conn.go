@@ -74,7 +74,7 @@ type Owner interface {
 	Data(by *Conn, p []byte, n int, end bool)
 
 	// Failed is called if the stream ends before it is complete. err is a *[ResetError] if the peer reset the stream,
-	// an *[Error] if the peer made an error, or the error that ended the connection. It is joined with ErrUnsent if
+	// an *[Error] if the peer violated the protocol, or the error that ended the connection. It is joined with ErrUnsent if
 	// no byte of the request was written. Nothing can be sent on the stream after the call.
 	Failed(by *Conn, err error)
 
