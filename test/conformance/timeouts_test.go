@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -630,6 +632,29 @@ func TestBodyTimeoutDoesNotApplyToGRPC(t *testing.T) {
 	in, out := []byte("x"), []byte(nil)
 	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
 		t.Errorf("echo after one second without messages: %v", err)
+	}
+}
+
+// While the app does not read, the client cannot send more content.
+func TestBodyTimeoutDoesNotApplyToBlockedUpload(t *testing.T) {
+	const timeout, size = 2 * time.Second, 4 << 20 // size is larger than all windows and buffers
+	p := newProxy(t)
+	p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(2 * timeout)
+		n, _ := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n)
+	}), "h2")
+	p.start("BODY_TIMEOUT=" + timeout.String())
+	for _, protocol := range []string{"h1", "h2c"} {
+		res, err := httpClient(t, protocol).Post("http://"+p.addr(), "", bytes.NewReader(make([]byte, size)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != 200 || string(body) != strconv.Itoa(size) {
+			t.Errorf("%s: got status %d, %q and error %v, want 200 and %d", protocol, res.StatusCode, body, err, size)
+		}
 	}
 }
 
