@@ -42,7 +42,7 @@ type probeVector struct {
 
 func newProbeVector(t *testing.T, v vector) *probeVector {
 	p := newProxy(t)
-	closed := freePort(t)
+	closed, _ := harness.ClosedPort(t)
 	names := strings.NewReplacer("$PORT", strconv.Itoa(p.port.user), "$CLOSED", strconv.Itoa(closed))
 	pv := &probeVector{t: t, p: p, app: "200"}
 	for _, line := range v.lines {

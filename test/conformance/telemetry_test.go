@@ -23,6 +23,8 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // The command "why" prints why a pod is not ready.
@@ -355,7 +357,10 @@ func silent(t *testing.T) string {
 func TestUnavailableCollectorDoesNotFailExit(t *testing.T) {
 	inParallel(t)
 	for name, collector := range map[string]func(*testing.T) string{
-		"gone":   func(t *testing.T) string { return "http://" + local(freePort(t)) },
+		"gone": func(t *testing.T) string {
+			port, _ := harness.ClosedPort(t)
+			return "http://" + local(port)
+		},
 		"silent": silent,
 	} {
 		for _, protocol := range []string{"http/protobuf", "grpc"} {

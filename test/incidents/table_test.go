@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -336,12 +337,15 @@ var incidents = []incident{
 	},
 	{
 		name: "collector: down", app: respondQuickly,
-		settings: func(p *pod) []string { return traced("http://127.0.0.1:" + harness.FreePorts(p.t, 1)[0]) },
-		provoke:  pipeline,
-		alerts:   []string{"TelemetryIsLost"},
-		metric:   "spans_dropped_total",
-		log:      []string{"spans were dropped", "connection refused"},
-		problem:  "spans-lost", why: "spans are dropped",
+		settings: func(p *pod) []string {
+			port, _ := harness.ClosedPort(p.t)
+			return traced("http://127.0.0.1:" + strconv.Itoa(port))
+		},
+		provoke: pipeline,
+		alerts:  []string{"TelemetryIsLost"},
+		metric:  "spans_dropped_total",
+		log:     []string{"spans were dropped", "connection refused"},
+		problem: "spans-lost", why: "spans are dropped",
 	},
 	{
 		name: "collector: hangs", app: respondQuickly,

@@ -112,7 +112,7 @@ func TestAbortEndsCallAtEachStage(t *testing.T) {
 }
 
 func TestAbortEndsDialRetries(t *testing.T) {
-	port, _ := closedPort(t)
+	port, _ := harness.ClosedPort(t)
 	a := New(Settings{Port: port, ConnectRetry: time.Hour})
 	defer a.Close()
 	a.speech.learnH1(true)

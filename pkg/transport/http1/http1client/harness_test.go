@@ -4,10 +4,8 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -233,22 +231,4 @@ func (p *pipe) SetWriteDeadline(t time.Time) error { return p.out.SetWriteDeadli
 func (p *pipe) SetDeadline(t time.Time) error {
 	p.out.SetWriteDeadline(t)
 	return p.Conn.SetReadDeadline(t)
-}
-
-// closedPort returns a port on which nothing listens until open is called.
-func closedPort(t *testing.T) (port int, open func() net.Listener) {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK, 0)
-	harness.NoError(t, err)
-	f := os.NewFile(uintptr(fd), "nobody")
-	t.Cleanup(func() { f.Close() })
-	harness.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	name, err := syscall.Getsockname(fd)
-	harness.NoError(t, err)
-	return name.(*syscall.SockaddrInet4).Port, func() net.Listener {
-		harness.NoError(t, syscall.Listen(fd, 16))
-		ln, err := net.FileListener(f)
-		harness.NoError(t, err)
-		return ln
-	}
 }

@@ -107,7 +107,7 @@ func TestClosedPoolKeepsNoConnections(t *testing.T) {
 }
 
 func TestDialUsesIPv6IfIPv4IsRefused(t *testing.T) {
-	port, _ := closedPort(t) // keeps other processes from listening on the port
+	port, _ := harness.ClosedPort(t) // keeps other processes from listening on the port
 	harness.ServeApp(t, harness.ListenOn(t, net.JoinHostPort("::1", strconv.Itoa(port))), func(conn *harness.AppConn) {
 		readRequest(conn)
 		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nIPv6")
@@ -126,7 +126,7 @@ func TestDialPrefersIPv4(t *testing.T) {
 }
 
 func TestDialRetriesRefusedConnection(t *testing.T) {
-	port, open := closedPort(t)
+	port, open := harness.ClosedPort(t)
 	a := New(Settings{Port: port, ConnectRetry: harness.Patience})
 	defer a.Close()
 	a.speech.learnH1(true)
@@ -144,7 +144,7 @@ func TestDialRetriesRefusedConnection(t *testing.T) {
 
 func TestDialStopsAfterConnectRetry(t *testing.T) {
 	for _, retry := range []time.Duration{0, 50 * time.Millisecond} {
-		port, _ := closedPort(t)
+		port, _ := harness.ClosedPort(t)
 		a := New(Settings{Port: port, ConnectRetry: retry})
 		begin := time.Now()
 		k := newCall("GET", "/")

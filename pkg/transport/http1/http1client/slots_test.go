@@ -134,7 +134,7 @@ func TestMaxConnsClosesIdleConnectionForFreshOne(t *testing.T) {
 }
 
 func TestMaxConnsReleasesSlotOfFailedDial(t *testing.T) {
-	port, _ := closedPort(t)
+	port, _ := harness.ClosedPort(t)
 	a := New(Settings{Port: port, MaxConns: 1})
 	defer a.Close()
 	for range 3 {
