@@ -12,8 +12,10 @@ import (
 	"syscall"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
@@ -174,21 +176,34 @@ func TestEarlyResponseIsReturnedDuringUpload(t *testing.T) {
 
 // The user container responds before the last bytes are sent. Both connections can be reused.
 func TestCloseWaitsForLastBodyBytes(t *testing.T) {
-	a := app(t, answersOnce("HTTP/1.1 204 No Content\r\n\r\n"))
-	answered := make(chan struct{})
-	k := newCall("POST", "/").with(readerFunc(func(p []byte) (int, error) {
-		<-answered
-		return copy(p, "hello"), io.EOF
-	}), 5)
-	r, err := k.Do(a)
-	harness.NoError(t, err)
-	if _, err := r.Next(); err != io.EOF {
-		t.Fatalf("got %v, want the end", err)
-	}
-	close(answered)
-	if r.Close(); idle(a) != 1 {
-		t.Errorf("got %d idle connections, want 1", idle(a))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a := New(Settings{Port: 1, Bounds: bound.NewRecorder()})
+		a.speech.learnH1(true)
+		defer a.Close()
+		near, far := pipes()
+		answered := make(chan struct{})
+		k := newCall("POST", "/").with(readerFunc(func(p []byte) (int, error) {
+			<-answered
+			return copy(p, "hello"), io.EOF
+		}), 5)
+		head := make([]byte, len(k.head()))
+		go func() {
+			io.ReadFull(far, head)
+			io.WriteString(far, "HTTP/1.1 204 No Content\r\n\r\n")
+			io.Copy(io.Discard, far)
+		}()
+		c := newClientConn(near, a.buffers)
+		k.attach(c)
+		r, _, err := k.exchange(a, c)
+		harness.NoError(t, err)
+		if _, err := r.Next(); err != io.EOF {
+			t.Fatalf("got %v, want the end", err)
+		}
+		close(answered)
+		if r.Close(); idle(a) != 1 {
+			t.Errorf("got %d idle connections, want 1", idle(a))
+		}
+	})
 }
 
 // The connection still has the deadline that stopped the upload.
