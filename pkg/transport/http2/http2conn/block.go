@@ -63,7 +63,7 @@ func (k *Block) Field(name, value string) {
 		}
 		b = append(b, c)
 	}
-	if index := staticNames[string(b[at:])]; index > 0 {
+	if index := staticIndex(wire.String(b[at:])); index > 0 {
 		first := byte(0)
 		if secret(index) {
 			first = neverIndexed
@@ -113,17 +113,114 @@ func appendInteger(b []byte, first byte, bits uint, n int) []byte {
 // valid, because the peer cannot require a lower size later.
 const noTable = 0x20
 
-// staticNames maps field names to their first index in the static table (RFC 7541 appendix A).
-var staticNames = map[string]int{
-	":authority": 1, ":method": 2, ":path": 4, ":scheme": 6, ":status": 8,
-	"accept-charset": 15, "accept-encoding": 16, "accept-language": 17, "accept-ranges": 18, "accept": 19,
-	"access-control-allow-origin": 20, "age": 21, "allow": 22, "authorization": 23, "cache-control": 24,
-	"content-disposition": 25, "content-encoding": 26, "content-language": 27, "content-length": 28,
-	"content-location": 29, "content-range": 30, "content-type": 31, "cookie": 32, "date": 33, "etag": 34,
-	"expect": 35, "expires": 36, "from": 37, "host": 38, "if-match": 39, "if-modified-since": 40,
-	"if-none-match": 41, "if-range": 42, "if-unmodified-since": 43, "last-modified": 44, "link": 45,
-	"location": 46, "max-forwards": 47, "proxy-authenticate": 48, "proxy-authorization": 49, "range": 50,
-	"referer": 51, "refresh": 52, "retry-after": 53, "server": 54, "set-cookie": 55,
-	"strict-transport-security": 56, "transfer-encoding": 57, "user-agent": 58, "vary": 59, "via": 60,
-	"www-authenticate": 61,
+// staticIndex returns the first index of a field name in the static table (RFC 7541 appendix A), or 0. A switch needs
+// less time than a map, because the compiler compares the lengths first.
+func staticIndex(name string) int {
+	switch name {
+	case ":authority":
+		return 1
+	case ":method":
+		return 2
+	case ":path":
+		return 4
+	case ":scheme":
+		return 6
+	case ":status":
+		return 8
+	case "accept-charset":
+		return 15
+	case "accept-encoding":
+		return 16
+	case "accept-language":
+		return 17
+	case "accept-ranges":
+		return 18
+	case "accept":
+		return 19
+	case "access-control-allow-origin":
+		return 20
+	case "age":
+		return 21
+	case "allow":
+		return 22
+	case "authorization":
+		return 23
+	case "cache-control":
+		return 24
+	case "content-disposition":
+		return 25
+	case "content-encoding":
+		return 26
+	case "content-language":
+		return 27
+	case "content-length":
+		return 28
+	case "content-location":
+		return 29
+	case "content-range":
+		return 30
+	case "content-type":
+		return 31
+	case "cookie":
+		return 32
+	case "date":
+		return 33
+	case "etag":
+		return 34
+	case "expect":
+		return 35
+	case "expires":
+		return 36
+	case "from":
+		return 37
+	case "host":
+		return 38
+	case "if-match":
+		return 39
+	case "if-modified-since":
+		return 40
+	case "if-none-match":
+		return 41
+	case "if-range":
+		return 42
+	case "if-unmodified-since":
+		return 43
+	case "last-modified":
+		return 44
+	case "link":
+		return 45
+	case "location":
+		return 46
+	case "max-forwards":
+		return 47
+	case "proxy-authenticate":
+		return 48
+	case "proxy-authorization":
+		return 49
+	case "range":
+		return 50
+	case "referer":
+		return 51
+	case "refresh":
+		return 52
+	case "retry-after":
+		return 53
+	case "server":
+		return 54
+	case "set-cookie":
+		return 55
+	case "strict-transport-security":
+		return 56
+	case "transfer-encoding":
+		return 57
+	case "user-agent":
+		return 58
+	case "vary":
+		return 59
+	case "via":
+		return 60
+	case "www-authenticate":
+		return 61
+	}
+	return 0
 }
