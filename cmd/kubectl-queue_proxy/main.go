@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	"k8s.io/klog/v2"
+
 	"github.com/queue-proxy/queue-proxy/cmd/internal/cli"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
@@ -31,6 +33,7 @@ const (
 const sidecarProgram = "/ko-app/queue"
 
 func main() {
+	klog.SetLogger(klog.Logger{}) // client-go logs errors that it also returns
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ()} //nolint:forbidigo // for the terminal; pkg/config reads the sidecar's
 	code := p.run(ctx, os.Args[1:])

@@ -425,6 +425,13 @@ func TestErrorContainsMostLikelyFlag(t *testing.T) {
 	}
 }
 
+func TestPortOptionOutOfRangeIsRefused(t *testing.T) {
+	for _, port := range []string{"65536", "0", "-1"} {
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"web"}]}}`), Options{portOption: port})
+		harness.Equal(t, verdictOf(out)+" "+out.Text, "refused which-port port "+port+" is not in the range 1 to 65535")
+	}
+}
+
 func TestContainerPortOutOfRangeIsRefused(t *testing.T) {
 	for _, port := range []string{"99999", "65536", "0", "-1"} {
 		for _, containers := range []string{
