@@ -3,7 +3,7 @@
 //
 // The engines call [Recorder.Hit] or [Recorder.Fail] for each event. The counts are exported as the
 // metrics queue_proxy_bounds_total and queue_proxy_client_errors_total. The tables of docs/bounds.md
-// are generated from this package.
+// are generated from this package and from proofs in document_test.go.
 package bound
 
 // A Name identifies a bound or a client error. The set of names is fixed, because the names are label

@@ -13,9 +13,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// TestFloodsCloseConnection contains the attacks. The heaviest legitimate peer is grpc-go, which sends one
-// PING and two WINDOW_UPDATE frames for each message. This peer sends ten times as many frames. Without
-// useful work, the connection would be closed.
+// TestFloodsCloseConnection in end_test.go contains the attacks. The heaviest legitimate peer is grpc-go,
+// which sends one PING and two WINDOW_UPDATE frames for each message. This peer sends ten times as many
+// frames. Without useful work, the connection would be closed.
 func TestControlFramesForContentPass(t *testing.T) {
 	const messages = 1000
 	p := connect(t, serverConfig())
