@@ -18,7 +18,7 @@ const (
 	keyFile  = "tls.key"
 )
 
-// maxFile is the maximum size of a file in bytes. It is the maximum size of a Secret.
+// maxFile is the maximum size of a file in bytes. A Secret has the same maximum size.
 const maxFile = 1 << 20
 
 // pair is a certificate and its private key. It is immutable.
@@ -56,7 +56,7 @@ func (p *pair) checkValidity(now time.Time, inUse bool) error {
 	return nil
 }
 
-// files contains a certificate file and a key file that were read at the same time.
+// files contains a certificate file and a key file that were read together.
 type files struct {
 	certPath, keyPath string
 	cert, key         []byte
