@@ -44,8 +44,8 @@ type template struct {
 	oneRow bool // the template produces one line, so newlines in values from a request are escaped
 }
 
-// newTemplate parses a template and executes it for a request without header fields and for a request with many. It
-// returns an error if one of these steps fails.
+// newTemplate parses a template and executes it for a request without header fields and for a request with several
+// header fields. It returns an error if one of these steps fails.
 func newTemplate(text string, revision *Revision) (*template, error) {
 	lines, err := gotemplate.New("").Option("missingkey=zero").Funcs(gotemplate.FuncMap{"index": index, "js": js}).Parse(text)
 	if err != nil {
