@@ -57,7 +57,7 @@ type Gauges struct {
 	LogLinesDropped func() uint64                              // number of dropped lines of the request log
 	SpansDropped    func() uint64                              // number of dropped spans
 	Memory          func() (used, limit int64)                 // memory for requests and the memory budget, in bytes; limit is 0 without a budget
-	Bounds          *bound.Recorder                            // counts the events of bounds on the behavior of peers; if nil, all counters are 0
+	Bounds          *bound.Recorder                            // counts the events of bounds and client errors; if nil, all counters are 0
 
 	// Connections returns the state of client connections and of HTTP/1 connections to the user container.
 	Connections func() (clients, app bound.Pool)

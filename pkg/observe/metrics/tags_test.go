@@ -23,7 +23,7 @@ func tagging(tag, byDefault string, status int) *observation.Observation {
 	return &o
 }
 
-// tagsOf returns the values of a label in a scrape, and the metric's value for each label value.
+// tagsOf returns the value of a metric in a scrape for each value of a label.
 func tagsOf(t *testing.T, m *Metrics, metric, label string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
