@@ -172,8 +172,8 @@ func (w *Watcher) renewPair() error {
 	if err != nil {
 		return err
 	}
-	// The clock of the issuer may be ahead, so that a new key pair becomes valid a few seconds later.
-	// The key pair is checked again after the next interval.
+	// If the clock of the issuer is ahead, a new key pair becomes valid a few seconds later. It is checked
+	// again after the next interval.
 	now := time.Now()
 	if old != nil && old.checkValidity(now, true) == nil {
 		if err := next.checkValidity(now, false); err != nil {

@@ -126,15 +126,15 @@ func certificates(text []byte) ([][]byte, error) {
 	return found, nil
 }
 
-// authorities are the certificate authorities for client certificates.
+// authorities contains the certificate authorities for client certificates.
 type authorities struct {
 	pool *x509.CertPool
 	sum  [sha256.Size]byte
 }
 
 // readAuthorities reads a PEM file with at least one certificate. It returns an error if any
-// certificate is invalid, because ignoring this certificate would silently reject its clients. If the
-// file has not changed, it returns old.
+// certificate is invalid. If it ignored an invalid certificate, the clients of this authority would be
+// rejected without an error in the log. If the file has not changed, readAuthorities returns old.
 func readAuthorities(path string, old *authorities) (*authorities, error) {
 	text, err := read(path)
 	if err != nil {

@@ -54,8 +54,8 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite allows net/http to close the connection so that the client can still read the last
-// response.
+// CloseWrite closes the writing side of the connection. net/http calls it before it closes a connection,
+// so that the client can still read the last response.
 func (w *watched) CloseWrite() error {
 	return w.Conn.(interface{ CloseWrite() error }).CloseWrite() // implemented by TCP and TLS connections
 }

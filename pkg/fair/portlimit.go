@@ -74,7 +74,7 @@ type PortLimit struct {
 	heads int // total size of incomplete headers in bytes
 }
 
-// A trackedConn is the state of a connection. Its fields are guarded by PortLimit.mu.
+// A trackedConn stores the state of a connection. Its fields are guarded by PortLimit.mu.
 type trackedConn struct {
 	conn     net.Conn
 	client   netip.Addr

@@ -1,6 +1,6 @@
 package observation
 
-// Kind is the type of a request. It is determined by knative.KindOf.
+// A Kind is the type of a request. Only knative.KindOf determines the type.
 type Kind uint8
 
 // Values of Kind. The zero value corresponds to the last row of the table in docs/promises.md section 1.

@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// Observation describes a completed request. It is valid until Observe returns.
+// An Observation describes a completed request. It is valid until Observe returns.
 type Observation struct {
 	Exchange transport.Request
 	transport.Line

@@ -29,7 +29,7 @@ func (p ReadinessPhase) Next(ready bool) ReadinessPhase {
 	return PhaseFailing
 }
 
-// Readiness is the state of a Prober at a point in time. A run of the probes may be in progress.
+// Readiness describes the state of a probe.Prober at a point in time. A run of the probes may be in progress.
 type Readiness struct {
 	At     time.Time        `json:"at"`     // time of the state
 	Phase  ReadinessPhase   `json:"phase"`  // PhaseReady if all probes are ready
@@ -39,7 +39,7 @@ type Readiness struct {
 	Probes []ProbeReadiness `json:"probes"` // in the order of the probes
 }
 
-// ProbeReadiness is the state of one probe.
+// ProbeReadiness describes the state of one probe.
 type ProbeReadiness struct {
 	Index      int            `json:"index"`  // index of the probe, starting at 0
 	Kind       string         `json:"kind"`   // httpGet, tcpSocket or grpc

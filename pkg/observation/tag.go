@@ -6,7 +6,7 @@ const (
 	defaultRoute = "Knative-Serving-Default-Route"
 )
 
-// Tag is the type of the route tag of a request. It is determined by [TagOf].
+// A Tag is the type of the route tag of a request. Only [TagOf] determines the type.
 type Tag uint8
 
 // Values of Tag.

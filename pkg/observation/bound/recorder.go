@@ -115,7 +115,7 @@ func (r *Recorder) report(name Name, events uint64) {
 	}
 }
 
-// slotAt returns the number of the slot for a time.
+// slotAt returns the number of the slot that contains the time now.
 func (r *Recorder) slotAt(now time.Time) int { return int(now.Sub(r.start) / slotTime) }
 
 // add records an event. slot is the number of the slot for the time now.

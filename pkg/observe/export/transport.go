@@ -265,8 +265,8 @@ func (e *end) roundTrip(ctx context.Context, body ...[]byte) (*http.Response, []
 	return res, answer, nil
 }
 
-// A requestBody is the body of a request. The transport may continue to read the body after the response was
-// received or the context was canceled. After release, reads return an error.
+// A requestBody contains the parts of a request body for its readers. The transport may continue to read the
+// body after the response was received or the context was canceled. After release, reads return an error.
 type requestBody struct {
 	mu       sync.Mutex
 	parts    [][]byte

@@ -16,10 +16,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// path is the path of the metrics.
+// path is the URL path at which metrics are served.
 const path = "/metrics"
 
-// Options are the options of [New].
+// Options contains the settings of a [Metrics].
 type Options struct {
 	Names   string    // METRICS_NAMES: default, knative-1.18, knative-1.19, knative-head, all or off; "" means default
 	Pushed  bool      // whether Metrics.Push will be called, which requires the metrics of knative-1.19 or knative-head

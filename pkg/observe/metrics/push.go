@@ -21,7 +21,7 @@ type PushConfig struct {
 	Interval        time.Duration // value of OTEL_METRIC_EXPORT_INTERVAL; 0 means DefaultInterval
 }
 
-// PushOptions are the options of [Metrics.Push]. [PushConfig.Options] derives them from the settings of
+// PushOptions contains the settings of a [Push]. [PushConfig.Options] derives them from the settings of
 // Knative and OpenTelemetry.
 type PushOptions struct {
 	export.Target // the protocol must be OTLP, OTLPGRPC or None; None disables the push
@@ -79,8 +79,8 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	return o, warnings
 }
 
-// A Push pushes metrics over OTLP. A failed push is not repeated, because the next push also contains its
-// data: all counters are totals since the start of the process. A nil *Push does nothing.
+// A Push pushes metrics over OTLP. All counters are totals since the start of the process. Therefore a failed
+// push is not repeated, because the next push contains the same data. A nil *Push does nothing.
 type Push struct {
 	options  PushOptions
 	gatherer prometheus.Gatherer

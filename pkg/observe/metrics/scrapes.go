@@ -94,7 +94,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.send(w)
 }
 
-// A page is a response in memory.
+// A page stores a response in memory.
 type page struct {
 	header http.Header
 	status int      // 0 means 200

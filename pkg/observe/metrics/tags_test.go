@@ -92,8 +92,8 @@ func TestConcurrentRequestsUseSame16RouteTags(t *testing.T) {
 	}
 }
 
-// The app responds with any status code, so that 16 names could create 16 series for each combination of
-// status, method and protocol.
+// Because the app responds with any status code, 16 names could create 16 series for each combination of status,
+// method and protocol.
 func TestNamedRouteTagSeriesAreLimited(t *testing.T) {
 	m := newMetrics(t, options("knative-head"))
 	requests := 0.0

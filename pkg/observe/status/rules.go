@@ -19,14 +19,14 @@ const (
 	hangTime     = 30 * time.Second // time without a response
 	slowTime     = time.Second      // time in the application that counts as long if the usual time is not known
 
-	longFactor  = 2                      // ratio of the time of a request that hangs to the longest time of other requests
+	longFactor  = 2                      // minimum ratio of the time of a request that hangs to the longest time of other requests
 	firstTime   = 2 * time.Minute        // time in the application after which the first request hangs with high confidence
-	slowFactor  = 3                      // ratio of the median time to the usual time in the application
+	slowFactor  = 3                      // minimum ratio of the median time to the usual time in a slow application
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
 	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
 	minQueued   = 200 * time.Millisecond // minimum time in the queue that is a problem (99th percentile)
 	sameFactor  = 1.3                    // maximum ratio of two times that count as equal
-	minFailures = 3                      // minimum number of failures, so that a rare failure is not a problem
+	minFailures = 3                      // minimum number of failures that are a problem
 	memoryShare = 0.8                    // share of the memory budget that requests use
 
 	minEvents        = 10 // minimum number of events at a bound in the last hour
@@ -42,7 +42,7 @@ const (
 	low    confidence = "low" // a healthy application may have the same symptoms
 )
 
-// problem is a current problem of the pod.
+// A problem describes a current problem of the pod.
 type problem struct {
 	Name       string     `json:"name"`    // name of the rule
 	Problem    string     `json:"problem"` // without a period

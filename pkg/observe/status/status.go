@@ -59,14 +59,14 @@ type Sources struct {
 	TLS         func() TLS
 }
 
-// Setting is the value of a setting. Secrets are already hidden.
+// A Setting contains the name and the value of a setting. A secret value must already be hidden.
 type Setting struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`
 	Source string `json:"source"`
 }
 
-// Drain is the state of the drain.
+// Drain describes the state of the drain.
 type Drain struct {
 	Draining bool      `json:"draining"`
 	Since    time.Time `json:"since,omitzero"`    // start of the drain; zero if the drain has not started
@@ -78,8 +78,8 @@ type Drain struct {
 // sample contains the requests of one interval, and the load at the end of the interval.
 //
 // P50 and P99 are percentiles of the time from the slot to the end of a request, in milliseconds. QueuedP99 is a
-// percentile of the time until the slot. They include only requests with a response from the app, and are 0 if
-// there are none. Upgraded connections are excluded, because their duration does not depend on the load.
+// percentile of the time until the slot. The percentiles include only requests with a response from the app, and
+// are 0 if there are none. Upgraded connections are excluded, because their duration does not depend on the load.
 type sample struct {
 	Running   int     `json:"running"`
 	Waiting   int     `json:"waiting"`
@@ -150,7 +150,7 @@ type snapshot struct {
 	Settings []Setting    `json:"settings"`
 }
 
-// memoryState is the memory of requests that are being read or are queued.
+// memoryState describes the memory of requests that are being received or are queued.
 type memoryState struct {
 	Used  int64 `json:"used"`  // bytes
 	Limit int64 `json:"limit"` // bytes of the budget
@@ -162,11 +162,11 @@ type totals map[string]uint64
 
 // Problems that explain why all requests fail.
 const (
-	// NotHTTP is the problem of a port that passes a TCP probe and does not support HTTP.
+	// NotHTTP means that the port of the user container accepts TCP connections, but does not support HTTP.
 	NotHTTP = "the user container is not an HTTP server"
 
-	// NotListening is the problem of a probe that passes at another address or port, although
-	// connections to localhost are refused.
+	// NotListening means that connections to localhost are refused, although a probe of another address
+	// or port passes.
 	NotListening = "the user container does not listen on localhost"
 )
 

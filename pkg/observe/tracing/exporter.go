@@ -17,7 +17,7 @@ import (
 // Limits of the queue and its batches.
 const (
 	maxQueued      = 2048        // maximum number of queued spans
-	maxQueuedBytes = 4 << 20     // maximum length of the encoded spans in the queue
+	maxQueuedBytes = 4 << 20     // maximum length of the encoded spans in the queue in bytes
 	maxBatch       = 512         // maximum number of spans per export
 	gather         = time.Second // maximum time that a span waits for more spans
 )

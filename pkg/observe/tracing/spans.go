@@ -61,7 +61,7 @@ func (r *Trace) export(name string, kind int, id trace.SpanID, start, end time.T
 	r.record.reset()
 }
 
-// sampledOption is the option of sampled spans.
+// sampledOption marks a span as sampled.
 const sampledOption trace.TraceOptions = 1
 
 // fail marks the span in the record as failed if the request has a failure reason, or if byStatus or byRPC is true.
@@ -94,7 +94,7 @@ func (m method) client() string {
 	return "HTTP " + m.span
 }
 
-// otherMethod is the attribute of methods that are not known (OpenTelemetry semantic conventions for HTTP).
+// otherMethod is the attribute value for unknown methods (OpenTelemetry semantic conventions for HTTP).
 const otherMethod = "_OTHER"
 
 // known contains the methods that appear by name in spans.
