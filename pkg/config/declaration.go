@@ -1,18 +1,18 @@
 // Package config reads the settings of a queue-proxy from its environment, once.
 //
 // [Load] reads the variables of this project and all variables that the control planes of Knative have
-// set for a queue-proxy. No variable is required, an empty value is the same as an unset variable, and
-// unknown variables are ignored, so that each control plane can start the process (docs/promises.md
+// set for a queue-proxy. Each control plane can start the process, because no variable is required, an
+// empty value is the same as an unset variable, and unknown variables are ignored (docs/promises.md
 // 3.9). All errors are reported together, with one line for each value. If a value for telemetry is not
-// allowed, the default is used and [Config.Warnings] contains a message. The warnings also contain
-// unknown variables that are similar to a setting.
+// allowed, the default is used and [Config.Warnings] returns a message. The warnings also report
+// unknown variables whose names are similar to the name of a setting.
 //
 // The package envconfig decodes the variables ([origin.Decode]). After that, other names of the
 // variables are read, and the defaults that depend on other settings are derived ([Config.derive]).
 //
-// A setting is one field of a section of [Config]. Its type defines the syntax of the value. Its tags
-// define the rest. The tests of this package generate docs/configuration.md and
-// config/queue-proxy.env from the tags (go test ./pkg/config -update).
+// A setting is one field of a section of [Config]. The type of the field defines the syntax of the
+// value, and the tags of the field define the rest. The tests of this package generate
+// docs/configuration.md and config/queue-proxy.env from the tags (go test ./pkg/config -update).
 //
 //	envconfig  name of the variable
 //	also       other names, which are read in this order if the variable is unset
@@ -27,8 +27,8 @@
 //	                      that is not allowed
 package config
 
-// A Config contains the value of each setting. It is not changed after [Load], and multiple goroutines
-// can read it.
+// A Config contains the value of each setting. It does not change after [Load] returns, so multiple
+// goroutines can read it.
 //
 // Use [Default] or [Read] to create a Config, because the zero Config has no ports. The types of the
 // sections are exported because envconfig ignores unexported fields.

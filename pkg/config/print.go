@@ -82,7 +82,8 @@ func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 }
 
 // Write writes a table with the name, the value and the source of each setting, followed by the
-// warnings. If changedOnly is set, it omits the settings with their default values. It ignores write errors.
+// warnings. If changedOnly is set, it omits the settings that are unset and have their default values. It
+// ignores write errors.
 func (c *Config) Write(w io.Writer, changedOnly bool) {
 	const widest = 40 // characters; a longer value does not determine the column width
 	settings := c.settingsToWrite(changedOnly)
@@ -114,7 +115,8 @@ func (c *Config) Write(w io.Writer, changedOnly bool) {
 	_, _ = io.WriteString(w, text.String())
 }
 
-// WriteJSON writes a JSON object with the arrays settings and warnings. It ignores write errors.
+// WriteJSON writes a JSON object with the arrays settings and warnings. If changedOnly is set, it omits the
+// same settings as Write. It ignores write errors.
 func (c *Config) WriteJSON(w io.Writer, changedOnly bool) {
 	_ = message.JSON(w, struct {
 		Settings []Setting `json:"settings"`

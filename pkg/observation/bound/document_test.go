@@ -18,16 +18,17 @@ const (
 	root = "../../../"
 	page = root + "docs/bounds.md"
 
-	// minMargin is the minimum ratio of a bound to the heaviest legitimate peer.
+	// minMargin is the minimum ratio of a bound to the use of the heaviest legitimate peer. A smaller
+	// ratio needs a reason.
 	minMargin = 10
 )
 
-// A proof contains the attack and the legitimate peer of a bound.
+// A proof describes a bound, the attack that it stops, and the heaviest legitimate peer.
 type proof struct {
-	limit  string // the bound with the default settings
+	limit  string // value of the bound with the default settings
 	attack string // the attack that the bound stops
-	peer   string // the heaviest legitimate peer that we know
-	margin int    // ratio of the bound to this peer; 0 means none
+	peer   string // the heaviest known legitimate peer
+	margin int    // ratio of the bound to the use of this peer; 0 means none
 	reason string // reason for a margin below minMargin; "" for other margins
 
 	attackTest, peerTest test
@@ -373,14 +374,14 @@ func TestBoundsHaveTwoTests(t *testing.T) {
 			code, err := os.ReadFile(root + one.file)
 			harness.NoError(t, err, name)
 			if !strings.Contains(string(code), "\nfunc "+one.name+"(") {
-				t.Errorf("%v: got no test %s in %s, want it", name, one.name, one.file)
+				t.Errorf("%v: test %s not found in %s", name, one.name, one.file)
 			}
 		}
 	}
 }
 
-// boundTable lists the bounds with the closed objects and the margins. The cell of the object is empty for
-// a connection.
+// boundTable returns a Markdown table of the bounds. The cell of the closed object is empty for a
+// connection.
 func boundTable() string {
 	var b strings.Builder
 	b.WriteString("| bound | closes | limit | margin |\n|---|---|---|---|\n")
@@ -399,7 +400,7 @@ func boundTable() string {
 	return b.String()
 }
 
-// errorTable lists the client errors with the closed objects and the causes.
+// errorTable returns a Markdown table of the client errors.
 func errorTable() string {
 	var b strings.Builder
 	b.WriteString("| error | closes | cause |\n|---|---|---|\n")
@@ -410,7 +411,7 @@ func errorTable() string {
 	return b.String()
 }
 
-// narrowList lists the margins below minMargin with their reasons.
+// narrowList returns a Markdown list of the reasons for margins below minMargin.
 func narrowList() string {
 	var b strings.Builder
 	for name, p := range proofs {

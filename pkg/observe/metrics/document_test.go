@@ -56,7 +56,7 @@ type shown struct {
 // shownBy returns the metrics of a set, sorted by name.
 func shownBy(t *testing.T, names string) (all []shown) {
 	t.Helper()
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // required for the metrics of the limit
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // the metric of the memory limit is absent without a limit
 	m := everything(t, names)
 	gathered, err := m.gatherer.Gather()
 	harness.NoError(t, err)
@@ -148,7 +148,7 @@ func metricTable(all []shown) string {
 	return b.String()
 }
 
-// labelTable returns a table with the values of the labels. reasonTable returns the table for the label reason.
+// labelTable returns a table with the values of the labels, except for the label reason.
 func labelTable() string {
 	var b strings.Builder
 	b.WriteString("| label | values |\n|---|---|\n")
@@ -182,7 +182,7 @@ var blame = map[string]string{
 	"other":                  "Sidecar: a defect. Please report it.",
 }
 
-// reasonTable returns the table of the reasons.
+// reasonTable returns a table with the values of the label reason.
 func reasonTable() string {
 	var b strings.Builder
 	b.WriteString("| reason | status | cause |\n|---|---|---|\n")
@@ -198,7 +198,7 @@ func reasonTable() string {
 	return b.String()
 }
 
-// docs/limits.md contains the reasons with blanks, as queue-proxy why prints them.
+// docs/limits.md contains the reasons with spaces instead of hyphens, as "queue-proxy why" prints them.
 func TestLimitsGuideListsReasons(t *testing.T) {
 	page := contents(t, "../../../docs/limits.md")
 	reasons := regexp.MustCompile(`(?m)^\t\w+ +LimitReason += "([^"]+)"`).FindAllStringSubmatch(contents(t, "../../observation/limit.go"), -1)
@@ -219,7 +219,7 @@ func TestGuideExplainsAllReasons(t *testing.T) {
 	harness.Equal(t, len(blame), len(reasons), "explanations")
 }
 
-// The tables contain the metrics of a scrape, so the scrape must contain all metrics.
+// The tables contain the metrics of a scrape. Therefore the scrape must contain all metrics.
 func TestScrapeForGuideContainsAllMetrics(t *testing.T) {
 	m := everything(t, "all")
 	seen := map[string]bool{}

@@ -525,7 +525,7 @@ func TestWhyDoesNotChangeReadiness(t *testing.T) {
 			harness.Equal(t, strings.HasPrefix(s.text(), c.want+"\n"), true, s.text(), "want", c.want)
 			after := b.snapshot()
 			harness.Equal(t, after.Readiness.Phase, c.recorded.Phase, "phase after the command")
-			harness.Equal(t, after.Unprobed, c.recorded.Probes[0].Tries == 0, "no probe")
+			harness.Equal(t, after.Unprobed, c.recorded.Probes[0].Tries == 0, "unprobed after the command")
 		}
 	})
 }
