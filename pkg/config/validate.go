@@ -216,7 +216,7 @@ func (in *reading) warnNoCertificate() {
 			return
 		}
 	}
-	in.warn("%s: %s: tls.crt and tls.key not found; TLS is not served", dir.Name(), quote(dir.V))
+	in.c.noCertificate = []string{fmt.Sprintf("%s: %s: tls.crt and tls.key not found; TLS is not served", dir.Name(), quote(dir.V))}
 }
 
 // warnNoEffect reports settings that have no effect because of other settings.

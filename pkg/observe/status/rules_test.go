@@ -473,7 +473,7 @@ func TestWhyFitsOnScreen(t *testing.T) {
 	long := strings.Repeat("long words ", 100) + strings.Repeat("x", 1000)
 	state := observation.LimitState{Limit: 9, Base: 8, Reason: observation.LimitMeasuring, Missing: long}
 	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
-	b.sources.Pod, b.sources.Namespace, b.sources.Warnings = long, long, []string{long, long}
+	b.sources.Pod, b.sources.Namespace, b.sources.Warnings = long, long, func() []string { return []string{long, long} }
 	b.sources.TLS = func() TLS { return TLS{On: true, Names: []string{long}, NotAfter: time.Now().Add(time.Hour)} }
 	b.sources.Drain = func() Drain { return Drain{Draining: true, InFlight: 1e9, Deadline: time.Now().Add(1e6 * time.Hour)} }
 	b.sources.Bounds = bound.NewRecorder()

@@ -43,7 +43,7 @@ type Sources struct {
 	Limit     func() (running, waiting int)         // maximum numbers of running and queued requests; running is 0 without a limit
 	Adaptive  func() (observation.LimitState, bool) // state of an adaptive limit; false if the limit is fixed
 	Settings  func() []Setting
-	Warnings  []string
+	Warnings  func() []string // warnings about settings
 	Readiness func() observation.Readiness
 	Check     func(context.Context) observation.Readiness // probes the user container without a change in Readiness
 	Load      func() (running, waiting int)
@@ -447,7 +447,7 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 			Totals:    b.totals(),
 			AppErrors: b.ended[appErrors].Load(),
 			Bounds:    e.bounds,
-			Warnings:  s.Warnings,
+			Warnings:  s.Warnings(),
 
 			Connections: e.connections,
 			TLS:         e.tls,

@@ -25,6 +25,7 @@ import (
 func board(readiness observation.Readiness, drain Drain) *Board {
 	return New(Sources{
 		Settings: func() []Setting { return nil },
+		Warnings: func() []string { return nil },
 		Version:  "v1", Started: time.Now(), Pod: "hello-1", Namespace: "shop",
 		Limit:     func() (int, int) { return 2, 20 },
 		Adaptive:  func() (observation.LimitState, bool) { return observation.LimitState{}, false },
