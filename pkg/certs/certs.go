@@ -39,7 +39,7 @@ type Options struct {
 
 	// OnError is called if the files are missing or invalid. It is not called again for the same
 	// error until a different error occurs or the files are valid. The previous key pair remains in
-	// use. As an exception, a [ValidityError] can describe the key pair in use. OnError may be nil.
+	// use. An error of type [ValidityError] can also describe the key pair in use. OnError may be nil.
 	//
 	// OnReload and OnError are called by Open and Run, but never concurrently.
 	OnError func(error)
@@ -53,7 +53,7 @@ type Watcher struct {
 	pair      atomic.Pointer[pair]            // nil before the first pair is loaded
 	clientCAs atomic.Pointer[authorities]     // nil if client certificates are not requested
 	first     chan struct{}                   // closed when pair is set for the first time
-	rejected  atomic.Pointer[error]           // why the current files are not in use; nil if they are in use
+	rejected  atomic.Pointer[error]           // problem with the current files; see State
 	reported  struct{ pair, clientCA string } // last errors passed to OnError; used by Open and then by Run
 }
 
@@ -67,12 +67,12 @@ func Open(dir string, o Options) (*Watcher, error) {
 // If both files are missing, OpenFiles returns no error because they can be created later. See
 // [Watcher.First]. If only one file is missing, OpenFiles calls OnError and returns no error. If
 // the key pair or the Options.ClientCA file is invalid, OpenFiles returns an error that contains
-// the file name. OpenFiles accepts a key pair that has expired or is not valid yet if there is no other key
-// pair, because clients check the validity with their own clocks. In this case, it calls OnError.
+// the file name. OpenFiles accepts a key pair that has expired or is not valid yet, because clients
+// check the validity with their own clocks. In this case, it calls OnError.
 func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 	w := &Watcher{cert: cert, key: key, opts: o, first: make(chan struct{})}
 	inPair, inClientCA := w.renewPair(), w.renewClientCA()
-	var problem error // with the key pair; it is not returned
+	var problem error // problem with the key pair that is reported but not returned
 	if w.pair.Load() != nil || errors.Is(inPair, fs.ErrNotExist) {
 		w.report(&w.reported.pair, inPair)
 		problem, inPair = inPair, nil
@@ -110,8 +110,8 @@ func (w *Watcher) NotAfter() time.Time {
 	return time.Time{}
 }
 
-// State returns the certificate in use, or nil if there is none. err is not nil if the current files are
-// missing or invalid.
+// State returns the certificate in use, or nil if there is none. err describes the problem with the
+// current files. It is nil if the files are in use, or if neither file has been created yet.
 func (w *Watcher) State() (leaf *x509.Certificate, err error) {
 	if p := w.pair.Load(); p != nil {
 		leaf = p.certificate.Leaf
@@ -139,7 +139,8 @@ func (w *Watcher) reload() {
 	w.report(&w.reported.clientCA, inClientCA)
 }
 
-// noteRejected stores the error that State returns. It ignores a [ValidityError] about the certificate in use.
+// noteRejected stores the error that State returns. It ignores a [ValidityError] that describes the
+// certificate in use.
 func (w *Watcher) noteRejected(inPair, inClientCA error) {
 	if IsInUse(inPair) {
 		inPair = nil
@@ -171,8 +172,8 @@ func (w *Watcher) renewPair() error {
 	if err != nil {
 		return err
 	}
-	// Clocks may differ, so a new key pair may become valid within a few seconds. It is checked again
-	// after the next interval.
+	// If the clock of the issuer is ahead, a new key pair becomes valid a few seconds later. It is checked
+	// again after the next interval.
 	now := time.Now()
 	if old != nil && old.checkValidity(now, true) == nil {
 		if err := next.checkValidity(now, false); err != nil {
@@ -211,7 +212,7 @@ func (w *Watcher) report(reported *string, err error) {
 	}
 	message := err.Error()
 	if IsInUse(err) {
-		message += " (in use)" // a rejected key pair is used after the previous one has expired
+		message += " (in use)" // a rejected key pair is put into use after the previous one has expired
 	}
 	if message == *reported {
 		return

@@ -189,8 +189,8 @@ func open(t *testing.T, dir string, o Options) *Watcher {
 // connect performs a handshake over an in-memory connection and exchanges one byte.
 func connect(server, client *tls.Config) (tls.ConnectionState, error) {
 	in, out := net.Pipe()
-	// A pipe has no buffer. A client that rejects the certificate and a server that is still
-	// writing would block each other.
+	// A pipe has no buffer. Without deadlines, a client that rejects the certificate and a server that
+	// is still writing would block each other.
 	in.SetDeadline(time.Now().Add(harness.Patience))
 	out.SetDeadline(time.Now().Add(harness.Patience))
 	end := make(chan error, 1)
@@ -286,7 +286,7 @@ func TestOpenInvalidPairErrorContainsFile(t *testing.T) {
 		{"garbage key", cert, rubbish, "tls.key: "},
 		{"an empty key", cert, "", "tls.key: "},
 		{"a key that is cut off", cert, key[:len(key)/2], "tls.key: "},
-		{"another's key", cert, otherKey, "tls.key: tls: private key does not match public key"},
+		{"key of another certificate", cert, otherKey, "tls.key: tls: private key does not match public key"},
 		{"a huge file", strings.Repeat("x", maxFile+1), key, "tls.crt: larger than 1048576 bytes"},
 	} {
 		dir := t.TempDir()
@@ -327,7 +327,7 @@ func TestOpenReportsMissingFile(t *testing.T) {
 		if isClosed(w.First()) {
 			t.Errorf("only %s: First is closed, want open", alone)
 		}
-		want(t, "errors with "+alone+" alone", h.errors, filepath.Join(dir, missing)+": no such file or directory")
+		want(t, "errors with "+alone+" as the only file", h.errors, filepath.Join(dir, missing)+": no such file or directory")
 	}
 }
 
@@ -364,7 +364,7 @@ func TestRunLoadsFilesCreatedLater(t *testing.T) {
 		harness.Equal(t, <-ended, nil, "Run")
 		want(t, "reloads", h.reloads, "first", "second")
 		want(t, "errors", h.errors)
-	}) // wait until all goroutines have exited
+	}) // synctest.Test waits until all goroutines have exited
 }
 
 func TestInvalidPairIsReportedOnce(t *testing.T) {
@@ -402,13 +402,13 @@ func TestInvalidPairIsReportedOnce(t *testing.T) {
 			w.reload()
 			wantServed(t, w, a, "new")
 			want(t, "reloads", h.reloads, "old", "new")
-			want(t, "errors after the cure", h.errors, c.want)
+			want(t, "errors after a valid update", h.errors, c.want)
 
 			writePair(t, dir, cert, key)
 			w.reload()
 			c.spoil(dir)
 			w.reload()
-			want(t, "errors of the second time", h.errors, c.want, c.want)
+			want(t, "errors after the second invalid update", h.errors, c.want, c.want)
 		})
 	}
 }
@@ -441,7 +441,8 @@ func TestSecretUpdateReloadsPair(t *testing.T) {
 	want(t, "errors", h.errors)
 }
 
-// The Secret can be updated before any of the reads. Handshakes and errors must not reveal it.
+// The Secret is updated before the first read, before the second read, and so on. In all cases, readFiles
+// must return a matching key pair.
 func TestReadFilesDuringSecretUpdate(t *testing.T) {
 	a := newAuthority(t, "ca")
 	for before := range 8 {
@@ -525,7 +526,7 @@ func TestReloadKeepsConnections(t *testing.T) {
 	a.put(dir, "new")
 	w.reload()
 	if _, err := c.Write([]byte("still here")); err != nil {
-		t.Errorf("write after the renewal: got %v, want no error", err)
+		t.Errorf("write after the reload: got %v, want no error", err)
 	}
 	wantServed(t, w, a, "new")
 }
@@ -654,7 +655,7 @@ func TestRemovedFilesReturnError(t *testing.T) {
 	}
 }
 
-func BenchmarkLookUnchangedFiles(b *testing.B) {
+func BenchmarkReloadUnchangedFiles(b *testing.B) {
 	dir := newAuthority(b, "ca").folder("one")
 	w, err := Open(dir, Options{})
 	harness.NoError(b, err)

@@ -44,7 +44,7 @@ func TestVerifyClientsLimitsChainLength(t *testing.T) {
 	}
 }
 
-// serverError returns the server's error after a handshake.
+// serverError performs a handshake and returns the error of the server.
 func serverError(config, clientConfig *tls.Config) error {
 	client, server := net.Pipe()
 	defer client.Close()
@@ -54,7 +54,8 @@ func serverError(config, clientConfig *tls.Config) error {
 	return tls.Server(server, config).Handshake()
 }
 
-// A missing certificate has the same error in a new session, which crypto/tls checks, and in a resumed session.
+// A missing certificate causes the same error in a new session, which crypto/tls checks, and in a resumed
+// session.
 func TestMissingCertificateHasErrorOfCryptoTLS(t *testing.T) {
 	server := newAuthority(t, "server")
 	config := &tls.Config{Certificates: []tls.Certificate{server.pair("server")}}
@@ -66,7 +67,7 @@ func TestMissingCertificateHasErrorOfCryptoTLS(t *testing.T) {
 	}
 }
 
-// The rules are the same as in crypto/tls.
+// VerifyClients applies the same rules as crypto/tls.
 func TestVerifyClientsRejectsInvalidCertificate(t *testing.T) {
 	a := newAuthority(t, "ours")
 	pair := a.pair("server")

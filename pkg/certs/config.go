@@ -11,7 +11,7 @@ import (
 // required unless Options.ClientOptional is set. See [VerifyClients]. By default, the configuration
 // supports TLS 1.3 and later, and offers HTTP/2 and HTTP/1.1 by ALPN.
 //
-// [net/http.Server.ServeTLS] returns an error for TLS 1.2 if CipherSuites does not contain
+// [net/http.Server.ServeTLS] returns an error for TLS 1.2 if CipherSuites is set and does not contain
 // TLS_ECDHE_*_WITH_AES_128_GCM_SHA256, which HTTP/2 requires (RFC 9113, 9.2.2).
 func (w *Watcher) Config(base *tls.Config) *tls.Config {
 	base = base.Clone()
@@ -28,13 +28,15 @@ func (w *Watcher) Config(base *tls.Config) *tls.Config {
 		return base
 	}
 
-	base.ClientAuth = tls.RequireAndVerifyClientCert // shows callers that client certificates are requested; GetConfigForClient replaces it
+	// Callers can read from this field that client certificates are requested. Handshakes use the
+	// configuration that GetConfigForClient returns.
+	base.ClientAuth = tls.RequireAndVerifyClientCert
 	if w.opts.ClientOptional {
 		base.ClientAuth = tls.VerifyClientCertIfGiven
 	}
-	// A client could use a session ticket after the authority of its certificate was removed.
+	// Otherwise, a client could use a session ticket after the authority of its certificate was removed.
 	base.SessionTicketsDisabled = true
-	var newest atomic.Pointer[tls.Config] // configuration for the current authorities
+	var newest atomic.Pointer[tls.Config] // configuration of the last handshake; reused for the same authorities
 	outer := base.Clone()
 	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c, pool := newest.Load(), w.clientCAs.Load().pool

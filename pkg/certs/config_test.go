@@ -26,9 +26,9 @@ func TestConfigTLSVersion(t *testing.T) {
 		{"by default the newest", &tls.Config{}, 0, 0, tls.VersionTLS13},
 		{"by default not 1.2", &tls.Config{}, 0, tls.VersionTLS12, 0},
 		{"1.2 if allowed", &tls.Config{MinVersion: tls.VersionTLS12}, 0, tls.VersionTLS12, tls.VersionTLS12},
-		{"1.3 if 1.2 is allowed and the client can", &tls.Config{MinVersion: tls.VersionTLS12}, 0, 0, tls.VersionTLS13},
+		{"1.3 if 1.2 is allowed and the client supports 1.3", &tls.Config{MinVersion: tls.VersionTLS12}, 0, 0, tls.VersionTLS13},
 		{"1.2 at most", &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}, 0, 0, tls.VersionTLS12},
-		{"1.2 at most, a client of 1.3", &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}, tls.VersionTLS13, 0, 0},
+		{"1.2 at most, 1.3 required by the client", &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}, tls.VersionTLS13, 0, 0},
 	} {
 		client := a.client()
 		client.MinVersion, client.MaxVersion = c.oldest, c.newest
@@ -94,7 +94,7 @@ func TestConfigRequiresClientCertificate(t *testing.T) {
 	w := open(t, dir, o)
 	config := w.Config(&tls.Config{})
 
-	// Both clients cache sessions, like real clients.
+	// All clients cache sessions, as real clients do.
 	sessions := func(c *tls.Config) *tls.Config {
 		c.ClientSessionCache = tls.NewLRUClientSessionCache(8)
 		return c
@@ -123,12 +123,12 @@ func TestConfigRequiresClientCertificate(t *testing.T) {
 
 	write(t, ca, theirs.pem)
 	w.reload()
-	wantClients("with the other authority alone", false, true)
+	wantClients("with only the other authority", false, true)
 
 	for _, bad := range []string{"", "rubbish", ours.pem + theirs.pem[:len(theirs.pem)/2]} {
 		write(t, ca, bad)
 		w.reload()
-		wantClients("with a bad file of authorities", false, true)
+		wantClients("with an invalid authorities file", false, true)
 	}
 	want(t, "errors", h.errors, "clients.crt: no PEM block", "clients.crt: 2 PEM blocks of type CERTIFICATE found, 1 are valid")
 

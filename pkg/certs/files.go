@@ -18,7 +18,7 @@ const (
 	keyFile  = "tls.key"
 )
 
-// maxFile is the maximum size of a file in bytes. It is the maximum size of a Secret.
+// maxFile is the maximum size of a file in bytes. A Secret has the same maximum size.
 const maxFile = 1 << 20
 
 // pair is a certificate and its private key. It is immutable.
@@ -56,7 +56,7 @@ func (p *pair) checkValidity(now time.Time, inUse bool) error {
 	return nil
 }
 
-// files contains a certificate file and a key file that were read at the same time.
+// files contains a certificate file and a key file that were read together.
 type files struct {
 	certPath, keyPath string
 	cert, key         []byte
@@ -126,15 +126,15 @@ func certificates(text []byte) ([][]byte, error) {
 	return found, nil
 }
 
-// authorities are the certificate authorities for client certificates.
+// authorities contains the certificate authorities for client certificates.
 type authorities struct {
 	pool *x509.CertPool
 	sum  [sha256.Size]byte
 }
 
 // readAuthorities reads a PEM file with at least one certificate. It returns an error if any
-// certificate is invalid, because ignoring this certificate would silently reject its clients. If the
-// file has not changed, it returns old.
+// certificate is invalid. If it ignored an invalid certificate, the clients of this authority would be
+// rejected without an error in the log. If the file has not changed, readAuthorities returns old.
 func readAuthorities(path string, old *authorities) (*authorities, error) {
 	text, err := read(path)
 	if err != nil {

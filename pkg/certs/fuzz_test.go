@@ -10,9 +10,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// FuzzCertificates parses arbitrary certificate files and every truncated form of them. The result
-// must survive encoding and parsing. A file that is truncated within a certificate must cause an
-// error. If all certificates are valid, package x509 must find the same number.
+// FuzzCertificates parses arbitrary certificate files. Encoding the result and parsing it again must not
+// change the result. If the encoded form is truncated within a certificate, parsing must return an error.
+// AppendCertsFromPEM must succeed if and only if at least one certificate is valid.
 func FuzzCertificates(f *testing.F) {
 	a := newAuthority(f, "a")
 	cert, key := a.issue("b")

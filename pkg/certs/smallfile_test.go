@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestARegularFileIsReadThroughLinks(t *testing.T) {
+func TestReadSmallFileFollowsLinks(t *testing.T) {
 	dir := t.TempDir()
 	harness.NoError(t, os.WriteFile(filepath.Join(dir, "a"), []byte("12345"), 0o600))
 	for _, link := range [][2]string{{"a", "b"}, {"b", "c"}} {

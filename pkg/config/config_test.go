@@ -20,7 +20,7 @@ import (
 func settings(c *Config) string {
 	var all strings.Builder
 	bound := *c
-	bound.ProbeArray.V = true // it only affects the encoding of the probes
+	bound.ProbeArray.V = true // ProbeArray only affects the encoding of the probes
 	for _, f := range bound.fields() {
 		fmt.Fprintf(&all, "%s=%s\n", f.Name(), f)
 	}
@@ -105,7 +105,7 @@ func everyName() []string {
 	return names
 }
 
-// An error of envconfig contains the value of the variable.
+// The errors of envconfig contain the value of the variable.
 func TestEnvconfigErrorHidesValue(t *testing.T) {
 	const secret = "s3cret"
 	for _, err := range []error{
@@ -127,7 +127,7 @@ func TestWarningsHideSecretSettings(t *testing.T) {
 	}
 }
 
-// envconfig reads the environment of the process. Read reads a list.
+// Load uses envconfig to read the environment of the process. Read reads a list without envconfig.
 func TestLoadAndReadReturnSameSettings(t *testing.T) {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
@@ -317,7 +317,7 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"DRAIN_MIN", "28s", "at most DRAIN_DEADLINE, which is 27s"},
 }
 
-func TestReadErrorNamesVariableValueAndAllowedValues(t *testing.T) {
+func TestReadErrorListsAllowedValues(t *testing.T) {
 	for _, test := range invalidValues {
 		c, err := Read(env(test.name, test.value))
 		want := fmt.Sprintf("%s: %q: must be %s", test.name, test.value, test.allowed)
@@ -345,7 +345,7 @@ func TestReadProbeErrorsNameFields(t *testing.T) {
 }
 
 func TestReadReturnsAllErrors(t *testing.T) {
-	// Only settings with arbitrary strings accept this value. Telemetry settings only cause warnings.
+	// Only settings that are arbitrary strings accept this value. Telemetry settings only cause warnings.
 	var environ []EnvVar
 	var want []string
 	for _, f := range new(Config).fields() {
@@ -363,7 +363,7 @@ func TestReadReturnsAllErrors(t *testing.T) {
 		name, _, _ := strings.Cut(line, ":")
 		got = append(got, name)
 	}
-	harness.Equal(t, got, want, "lines for")
+	harness.Equal(t, got, want, "variables in the error lines")
 }
 
 func TestReadReportsInvalidValueOnce(t *testing.T) {
@@ -406,8 +406,8 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 	}
 }
 
-// readNamespace returns the default settings of an environment that contains only a variable with the
-// given name. With some names, these are the defaults for Knative.
+// readNamespace returns the default settings for an environment that contains only the variable with the
+// given name. For a variable of a Knative control plane, these are the defaults on Knative.
 func readNamespace(t *testing.T, name string) *Config {
 	if isServing(name) {
 		return read(t, "ON_KNATIVE", "true")
@@ -609,7 +609,8 @@ type environment struct {
 	vars []EnvVar
 }
 
-// knativeEnvironments returns the variables that control planes set, in their order.
+// knativeEnvironments returns the variables that control planes of several Knative releases set, in the
+// order in which they set them.
 func knativeEnvironments() []environment {
 	const (
 		asked   = `{"tcpSocket":{"port":8080,"host":"127.0.0.1"},"successThreshold":1}`
@@ -666,7 +667,7 @@ func TestReadKnativeEnvironments(t *testing.T) {
 	}
 }
 
-// Some releases of Knative between the releases above set these variables.
+// Some releases of Knative that knativeEnvironments does not include set these variables.
 func TestReadIgnoresVariablesOfOtherKnativeReleases(t *testing.T) {
 	for _, name := range []string{"DOWNWARD_API_LABELS_PATH", "CONCURRENCY_STATE_ENDPOINT", "CONCURRENCY_STATE_TOKEN_PATH"} {
 		if !slices.Contains(everyName(), name) {

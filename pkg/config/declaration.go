@@ -1,18 +1,18 @@
 // Package config reads the settings of a queue-proxy from its environment, once.
 //
 // [Load] reads the variables of this project and all variables that the control planes of Knative have
-// set for a queue-proxy. No variable is required, an empty value is the same as an unset variable, and
-// unknown variables are ignored, so that each control plane can start the process (docs/promises.md
+// set for a queue-proxy. Each control plane can start the process, because no variable is required, an
+// empty value is the same as an unset variable, and unknown variables are ignored (docs/promises.md
 // 3.9). All errors are reported together, with one line for each value. If a value for telemetry is not
-// allowed, the default is used and [Config.Warnings] contains a message. The warnings also contain
-// unknown variables that are similar to a setting.
+// allowed, the default is used and [Config.Warnings] returns a message. The warnings also report
+// unknown variables whose names are similar to the name of a setting.
 //
 // The package envconfig decodes the variables ([origin.Decode]). After that, other names of the
 // variables are read, and the defaults that depend on other settings are derived ([Config.derive]).
 //
-// A setting is one field of a section of [Config]. Its type defines the syntax of the value. Its tags
-// define the rest. The tests of this package generate docs/configuration.md and
-// config/queue-proxy.env from the tags (go test ./pkg/config -update).
+// A setting is one field of a section of [Config]. The type of the field defines the syntax of the
+// value, and the tags of the field define the rest. The tests of this package generate
+// docs/configuration.md and config/queue-proxy.env from the tags (go test ./pkg/config -update).
 //
 //	envconfig  name of the variable
 //	also       other names, which are read in this order if the variable is unset
@@ -27,14 +27,14 @@
 //	                      that is not allowed
 package config
 
-// A Config contains the value of each setting. It is not changed after [Load], and multiple goroutines
-// can read it.
+// A Config contains the value of each setting. It does not change after [Load] returns, so multiple
+// goroutines can read it.
 //
 // Use [Default] or [Read] to create a Config, because the zero Config has no ports. The types of the
 // sections are exported because envconfig ignores unexported fields.
 type Config struct {
 	Identity  `section:"Identity" note:"On Knative, the control plane sets these variables. On Kubernetes, they are optional."`
-	Ports     `section:"Ports" note:"Ports must be unique. If Kubernetes sets a value such as 'METRICS_PORT=tcp://10.0.0.1:80', the value is ignored and a warning is logged."`
+	Ports     `section:"Ports" note:"Ports must be unique. Values of Kubernetes such as 'METRICS_PORT=tcp://10.0.0.1:80' are ignored with a warning."`
 	Queueing  `section:"Concurrency"`
 	Timeouts  `section:"Timeouts" note:"If a timeout expires before the response begins, the response is 504. If it expires later, the response is aborted. The time in the queue is included. 0 disables a timeout."`
 	Readiness `section:"Readiness" note:"See [probes](probes.md)."`
@@ -42,13 +42,14 @@ type Config struct {
 	Shutdown  `section:"Shutdown" note:"See [shutdown](shutdown.md). 'terminationGracePeriodSeconds' must be greater than the deadline."`
 	Limits    `section:"Limits"`
 	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. The metrics port has the same variables with another prefix, such as 'METRICS_PROMETHEUS_TLS_MIN_VERSION'. See [tls](tls.md)."`
-	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used with a warning. If the output is blocked, lines are dropped and counted."`
+	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used with a warning."`
 	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used with a warning." soft:"true"`
-	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used with a warning. The endpoint, the protocol and the headers of a collector can be overridden for one signal, such as with 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT' or 'OTEL_EXPORTER_OTLP_METRICS_HEADERS'. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
+	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used with a warning. Variables such as 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT' override the endpoint, the protocol and the headers for one signal. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
 	Unused    `section:"Ignored variables" note:"Some Knative releases set these variables. The sidecar ignores them."`
 
-	serving  bool // a SERVING_* variable is set
-	warnings []string
+	serving       bool // a SERVING_* variable is set
+	warnings      []string
+	noCertificate []string // warning about a directory without a certificate, if there is one
 }
 
 // Identity identifies the pod and its Knative objects.
@@ -77,28 +78,28 @@ type Ports struct {
 // Queueing limits the concurrent and the queued requests (docs/promises.md 3.1). The maximum of
 // QueueDepth is 10 times the maximum of Concurrency and fits in an int of 32 bits.
 type Queueing struct {
-	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"Maximum number of concurrent requests in the user container. 0 means no limit. If the limit is adaptive, this is the upper bound, and 0 means 1000."`
+	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"Maximum number of concurrent requests in the user container. 0 means no limit, or 1000 if the limit is adaptive."`
 	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"'adaptive' adjusts the limit to the capacity of the user container. See [limits](limits.md)."`
 	ConcurrencyMin   Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"Lower bound of an adaptive limit."`
 	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"Initial value of an adaptive limit."`
 	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', or 10000 if the limit is adaptive and 'CONTAINER_CONCURRENCY' is 0" min:"0" max:"10000000" desc:"Maximum number of queued requests. Further requests get 503. 0 disables queuing."`
-	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time in the queue. If the time expires, the response is 503. 0 disables the timeout."`
+	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time in the queue, after which a request gets 503. 0 disables the timeout."`
 }
 
 // Timeouts limit the duration of a request (docs/promises.md 3.1, 3.2, 3.7). 0 disables a timeout.
 type Timeouts struct {
 	RequestTimeout       Duration                    `envconfig:"REVISION_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum duration of a request."`
-	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative without 'OBSERVABILITY_CONFIG' (before 1.19), otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' applies to the whole request, or until the first byte of the response."`
+	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative without 'OBSERVABILITY_CONFIG' (before 1.19), otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' limits the whole request or the time to the first byte."`
 	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time until the first byte of the response."`
 	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. It is the only timeout for upgraded connections."`
-	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client is disconnected or receives 504. 0 releases the slot immediately, as in Knative."`
-	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses. If the time expires, the response is 502."`
+	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client disconnects or receives 504."`
+	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses."`
 }
 
 // Readiness configures the readiness probes of the user container (docs/promises.md, section 2).
 type Readiness struct {
 	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"Whether 'SERVING_READINESS_PROBE' is an array with one probe for each container."`
-	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container, except for 'exec' probes. Without a probe, the user container is always ready. This setting selects the defaults of Knative unless 'ON_KNATIVE=false' is set."`
+	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container. 'exec' probes are not supported. This setting selects the defaults of Knative unless 'ON_KNATIVE=false' is set."`
 	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Whether 'httpGet' probes try HTTP/2 without TLS before HTTP/1.1."`
 }
 
@@ -106,26 +107,26 @@ type Readiness struct {
 type Traffic struct {
 	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Whether an HTTP/1.1 response can begin before the request is complete."`
 	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Add a 'Server-Timing' field with the times in the queue and in the user container."`
-	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths of requests that are limited but not included in the scaling statistics, the metrics and the request log. They are compared without decoding."`
+	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Paths of requests that are not included in the scaling statistics, the metrics and the request log. They are compared without decoding."`
 	ExcludeUserAgents Prefixes       `envconfig:"EXCLUDE_USER_AGENTS" desc:"Prefixes of 'User-Agent', with the same effect as 'EXCLUDE_PATHS'."`
-	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Format of the statistics if a client does not request one. Knative up to 0.16 requires 'prometheus'."`
+	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"Default format of the statistics. Knative 0.9 to 0.16 requires 'prometheus'."`
 }
 
 // Shutdown configures the drain (docs/promises.md 3.5). DrainQuietPeriod is at most half of
 // DrainDeadline. DrainMin is at most DrainDeadline.
 type Shutdown struct {
-	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain, after which the remaining requests are aborted."`
+	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain."`
 	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"the minimum of 30s and half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends. The maximum is half of 'DRAIN_DEADLINE'."`
-	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain. Use this setting if endpoint changes propagate slowly."`
-	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Whether the drain waits for WebSockets, event streams and gRPC streams. If the value is 'end', the user container receives SIGTERM after the quiet period and can close the streams."`
+	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain."`
+	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Whether the drain waits for streams. With 'end', the user container receives SIGTERM after the quiet period and can close them."`
 	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port for the preStop hook of a native sidecar. Each request makes the pod permanently unready."`
 }
 
 // Limits are the limits for clients and their connections.
 type Limits struct {
-	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the header section of a request or a response. The status is 431 for a longer request, and 502 for a longer response."`
-	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of the body of a request. If a body is longer, the response is 413. 0 means no limit."`
-	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of client connections on both request ports. A further connection closes the longest-idle connection, or waits. 0 derives the limit from the memory and [file descriptors](reliability.md#file-descriptors)."`
+	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of a header section. A longer request gets 431, and a longer response becomes 502."`
+	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of a request body. A longer request gets 413. 0 means no limit."`
+	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of client connections on both request ports. 0 derives the limit from the memory and [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
 	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time until the next byte of a request body before the response begins, except for gRPC over HTTP/2. 0 means no limit."`
 	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next 64 KiB of a response, except on upgraded connections."`
@@ -138,7 +139,7 @@ type TLS struct {
 	TLSMaxVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MAX_VERSION" desc:"Maximum TLS version, by default the latest."`
 	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"Cipher suites of TLS 1.2, by default those of Go. Those of TLS 1.3 are not configurable."`
 	TLSCurves       Curves       `envconfig:"QUEUE_PROXY_TLS_CURVE_PREFERENCES" desc:"Key exchange mechanisms, by default those of Go."`
-	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File with CA certificates. If it is set, clients must present a certificate of one of the CAs."`
+	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"File with CA certificates. Clients must present a certificate of one of the CAs."`
 }
 
 // Logging configures the logger, which validates the values (docs/promises.md 3.9).
@@ -151,7 +152,7 @@ type Logging struct {
 type Signals struct {
 	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"'default', or on Knative the names of the control plane" oneof:"default,knative-1.18,knative-1.19,knative-head,all,off" desc:"Names of the metrics. See [metrics](metrics.md)."`
 	NativeHistograms     Bool           `envconfig:"METRICS_NATIVE_HISTOGRAMS" default:"false" desc:"Whether the histograms of durations are also native histograms."`
-	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port of the application's metrics, which are appended to those of the sidecar. 0 disables this."`
+	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port of the application's metrics, which are added to those of the sidecar. 0 means none."`
 	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path of the application's metrics."`
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a [line of JSON](request-log.md) for each request."`
 	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Log only failed requests."`
@@ -167,8 +168,8 @@ type Telemetry struct {
 	RequestLog         Bool           `envconfig:"SERVING_ENABLE_REQUEST_LOG" default:"false" desc:"Write the request log."`
 	ProbeRequestLog    Bool           `envconfig:"SERVING_ENABLE_PROBE_REQUEST_LOG" default:"false" desc:"Include probes in the request log."`
 	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"Template for a line of the request log, for the Go package text/template."`
-	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Metrics backend in Knative releases before 1.19. If the value is 'opencensus', metrics are not pushed."`
-	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the Prometheus host in 'OBSERVABILITY_CONFIG', otherwise unset" desc:"Address on which metrics are served, by default all addresses of the pod. If it does not belong to the pod, metrics are not served."`
+	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Metrics backend in Knative releases before 1.19. 'opencensus' is not supported."`
+	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"the Prometheus host in 'OBSERVABILITY_CONFIG', otherwise unset" desc:"Address of the pod on which metrics are served, by default all addresses."`
 	MetricsTLS
 	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"Trace backend in Knative releases before 1.19."`
 	ZipkinEndpoint    Text           `envconfig:"TRACING_CONFIG_ZIPKIN_ENDPOINT" hide:"url" desc:"URL of the Zipkin v2 API."`

@@ -96,7 +96,7 @@ func TestGuideContainsOnlyKnownVariables(t *testing.T) {
 	}
 }
 
-// Only the tag of a setting contains its name. Messages call Name.
+// Only the tag of a setting contains the name of the setting. Messages use the method Name.
 func TestStringLiteralsContainNoSettingNames(t *testing.T) {
 	word := regexp.MustCompile(`[A-Z][A-Z0-9]*(_[A-Z0-9]+)+`)
 	for _, dir := range []string{".", "../sidecar", "../observe/tracing", "../observe/accesslog", "../observe/metrics"} {
@@ -136,7 +136,7 @@ func TestSettingsHaveValidTags(t *testing.T) {
 	}
 }
 
-// The variables change all derived settings.
+// The variables in this test change all derived settings.
 func TestDerivedSettingsHaveTag(t *testing.T) {
 	c := read(t, "CONTAINER_CONCURRENCY", "7", "SERVING_NAMESPACE", "n", "REVISION_TIMEOUT_SECONDS", "9", "OBSERVABILITY_CONFIG", prometheusAt("10.0.0.1:9191"))
 	unset := Default().fields()
@@ -170,7 +170,7 @@ var shortAllowed = strings.NewReplacer(
 // no effect are also omitted.
 func markdown() string {
 	var b strings.Builder
-	lists := map[string]string{} // long lists of allowed values, with the variable that has the list
+	lists := map[string]string{} // maps each long list of allowed values to the first variable with this list
 	everything := everyName()
 	for _, s := range new(Config).sections() {
 		if s.fields[0].setting == nil {
@@ -209,10 +209,10 @@ func markdown() string {
 
 const otlpPrefix = "OTEL_EXPORTER_OTLP_"
 
-// requestPort converts a TLS variable of the metrics port to that of the request ports.
+// requestPort converts the name of a TLS variable of the metrics port to the name for the request ports.
 var requestPort = strings.NewReplacer("METRICS_PROMETHEUS_TLS_", "QUEUE_PROXY_TLS_")
 
-// allSignals returns the variable for all signals.
+// allSignals converts the name of a variable for one signal to the name for all signals.
 var allSignals = strings.NewReplacer(otlpPrefix+"METRICS_", otlpPrefix, otlpPrefix+"TRACES_", otlpPrefix)
 
 // defaultText returns the default of a setting in Markdown, or "" if the setting is unset by default.

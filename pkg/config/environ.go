@@ -11,7 +11,7 @@ func Environ(c *Config) []EnvVar {
 	var environ []EnvVar
 	serving := false
 	other := *c
-	fields := other.fields() // only once, because this is expensive
+	fields := other.fields() // called only once, because this is expensive
 	bound, defaults := other, defaultValues()
 	onKnative := other.OnKnative.Name()
 	for i, f := range fields {

@@ -43,8 +43,8 @@ func TestEnvironEncodesAnyNumberOfProbes(t *testing.T) {
 	}
 }
 
-// Reading the variables that Environ returns gives the original settings, and Environ of these
-// settings returns the same variables.
+// TestEnvironRoundTrip checks that Read returns the original settings for the variables that Environ
+// returns, and that Environ returns the same variables for these settings.
 func TestEnvironRoundTrip(t *testing.T) {
 	good := 0
 	for seed := range uint64(400) {

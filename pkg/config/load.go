@@ -16,7 +16,8 @@ type EnvVar struct{ Name, Value string }
 
 // Load reads the environment of this process. The error contains one line for each value that is not
 // allowed, with the variable, the quoted value, and the allowed values. Load does not read the files that
-// the settings name, but [Config.Warnings] reports if the certificate directory contains no certificate.
+// the settings name, but it adds a warning to [Config.Warnings] if the certificate directory contains no
+// certificate.
 func Load() (*Config, error) {
 	var environ []EnvVar
 	for _, v := range os.Environ() {
@@ -66,7 +67,7 @@ type reading struct {
 	sections []section
 	fields   []*field          // fields that have an effect
 	values   map[string]string // environment
-	ownFiles bool              // the environment belongs to this process, so that the files that it names can be checked
+	ownFiles bool              // the environment belongs to this process, and the files that it names can be checked
 	problems Errors
 }
 
@@ -87,8 +88,8 @@ func newReading(environ []EnvVar) *reading {
 	return in
 }
 
-// finish reads the variables under their other names, derives the settings that depend on other settings,
-// and validates settings that depend on each other.
+// finish reads the other names of the variables, derives the settings that depend on other settings, and
+// validates settings that depend on each other.
 func (in *reading) finish() (*Config, error) {
 	for _, f := range in.fields {
 		for _, name := range f.names()[1:] {
@@ -161,8 +162,8 @@ func (f *field) warn(format string, args ...any) {
 	f.warnings = append(f.warnings, fmt.Sprintf(format, args...))
 }
 
-// decode parses text and sets the value of the setting. name is the variable that contains text. An error
-// is recorded in the field.
+// decode parses text and sets the value of the setting. name is the variable that contains text. decode
+// records an error in f.problems, or in f.warnings if f is soft.
 func (f *field) decode(name, text string) {
 	if isServing(name) {
 		f.config.serving = true

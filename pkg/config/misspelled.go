@@ -59,9 +59,9 @@ func (in *reading) nearest(name string) string {
 // isServing reports whether a variable indicates that a Knative control plane started the process.
 func isServing(name string) bool { return strings.HasPrefix(name, servingPrefix) }
 
-// IsServiceLink reports whether the kubelet sets a variable for a Service, such as FOO_SERVICE_HOST,
-// FOO_SERVICE_PORT_HTTP, FOO_PORT or FOO_PORT_80_TCP_ADDR (Kubernetes, Service, environment
-// variables).
+// IsServiceLink reports whether a variable has the form of a variable that the kubelet sets for a
+// Service, such as FOO_SERVICE_HOST, FOO_SERVICE_PORT_HTTP, FOO_PORT or FOO_PORT_80_TCP_ADDR
+// (Kubernetes documentation, Service, environment variables).
 func IsServiceLink(name, value string) bool {
 	const port = "_PORT_"
 	number := ""
@@ -72,9 +72,9 @@ func IsServiceLink(name, value string) bool {
 		strings.Contains(name, "_SERVICE_PORT_") || number != "" && number[0] >= '0' && number[0] <= '9'
 }
 
-// isDockerLink reports whether the value is an address such as tcp://10.0.0.1:80, which the kubelet
-// sets for a Service. For example, a Service with the name metrics-merge sets METRICS_MERGE_PORT in
-// each pod that starts later.
+// isDockerLink reports whether the name ends in PORT and the value is an address such as
+// tcp://10.0.0.1:80. The kubelet sets such variables for Services. For example, it sets
+// METRICS_MERGE_PORT for a Service with the name metrics-merge in each pod that starts later.
 func isDockerLink(name, value string) bool {
 	return strings.HasSuffix(name, "PORT") &&
 		(strings.HasPrefix(value, "tcp://") || strings.HasPrefix(value, "udp://") || strings.HasPrefix(value, "sctp://"))

@@ -41,7 +41,7 @@ func TestReadSuggestsNameForMisspelledVariable(t *testing.T) {
 	}
 }
 
-// These variables exist in real pods and are not settings.
+// The variables in this test exist in real pods and are not settings.
 func TestReadAcceptsVariablesOfOtherPrograms(t *testing.T) {
 	others := strings.Fields(`
 		PATH HOME HOSTNAME HOST HOSTS PORT PORTS POST PWD SHLVL TERM LANG LC_ALL TZ TMPDIR USER LOGNAME SHELL OLDPWD _ DEBUG
@@ -93,7 +93,7 @@ func TestReadAcceptsServiceLinks(t *testing.T) {
 	}
 }
 
-// One letter of the name is changed, added or removed.
+// TestReadDetectsOneMisspellingInAnyName changes, adds or removes one letter of each name.
 func TestReadDetectsOneMisspellingInAnyName(t *testing.T) {
 	for _, f := range new(Config).fields() {
 		known := f.Name()

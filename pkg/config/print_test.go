@@ -78,9 +78,9 @@ func TestSettingsHideSecrets(t *testing.T) {
 	}
 	harness.Equal(t, settingOf(t, c, "SERVING_READINESS_PROBE").Value, `{"httpGet":{"path":"/ready","port":8080,"httpHeaders":[{"name":"Authorization","value":"***"}]}}`)
 	harness.Equal(t, settingOf(t, c, "OTEL_EXPORTER_OTLP_ENDPOINT").Value, "https://***@collector:4318/a@b")
-	harness.Equal(t, c.Probes.V[0].HTTPGet.HTTPHeaders[0].Value, secret, "header value", "in the probe")
+	harness.Equal(t, c.Probes.V[0].HTTPGet.HTTPHeaders[0].Value, secret, "header value", "in Probes")
 
-	// An error about an invalid value hides secrets, too.
+	// An error about an invalid value also hides secrets.
 	_, err := Read(env("USER_PORT", "http://u:"+secret+"@host"))
 	if err == nil || strings.Contains(err.Error(), secret) {
 		t.Errorf("got error %v, want an error without %s", err, secret)
@@ -131,7 +131,7 @@ func TestSettingsHideSecretsInJSONEndpoints(t *testing.T) {
 	} {
 		c := read(t, "OBSERVABILITY_CONFIG", value)
 		harness.Equal(t, settingOf(t, c, "OBSERVABILITY_CONFIG").Value, want, value)
-		harness.Equal(t, c.Observability.String(), value, "(the value of the variable)")
+		harness.Equal(t, c.Observability.String(), value, "value of the variable")
 		want := []string{"OBSERVABILITY_CONFIG: ***: must be a JSON object; using the default"}
 		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", "x"+value).Warnings(), want, "warnings for a value that is not JSON")
 	}

@@ -49,8 +49,8 @@ func quote(text string) string {
 }
 
 // redactURL hides the user, the password, the query and the fragment in a URL or in an address of the
-// form host:port. If text is neither, for example because a password is not percent-encoded, redactURL
-// hides all of it.
+// form host:port. If text has neither form, for example because a password is not percent-encoded,
+// redactURL hides all of it.
 func redactURL(text string) string {
 	text = strings.TrimSpace(text)
 	scheme, rest, found := strings.Cut(text, "://")

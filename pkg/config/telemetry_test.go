@@ -45,7 +45,7 @@ func TestReadInvalidOTelSettingUsesDefault(t *testing.T) {
 	}
 }
 
-// The valid members are used.
+// A member with the wrong type does not affect the other members.
 func TestReadObservabilityConfigReportsWrongType(t *testing.T) {
 	c := read(t, "OBSERVABILITY_CONFIG", `{"Tracing":{"PROTOCOL":"grpc","samplingrate":"a"},"requestMetrics":{"protocol":"none","exportInterval":5000000000},"enableRequestLog":true}`)
 	harness.Equal(t, c.Warnings(), []string{"OBSERVABILITY_CONFIG: tracing.samplingRate: got a string, want a number; using the default"}, "warnings")
@@ -55,7 +55,7 @@ func TestReadObservabilityConfigReportsWrongType(t *testing.T) {
 	}
 }
 
-// The control plane writes the interval in nanoseconds. A value that was written by hand can be "2s".
+// The control plane writes the interval as a number of nanoseconds. A user may write a value such as "2s".
 func TestObservabilityConfigTypeErrorsUseJSONNames(t *testing.T) {
 	for value, want := range map[string]string{
 		`{"requestMetrics":{"exportInterval":"2s"}}`: "requestMetrics.exportInterval: got a string, want a number of nanoseconds",

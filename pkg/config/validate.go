@@ -38,8 +38,8 @@ func (c *Config) Ceiling() int {
 	return c.Concurrency.V
 }
 
-// derive sets the settings that are unset and depend on other settings. The order of the statements
-// matters, because a setting can depend on the settings above it.
+// derive sets the unset settings that depend on other settings. The order of the statements matters,
+// because a setting can depend on the settings above it.
 func (c *Config) derive() {
 	host, port := c.metricsEndpoint()
 	c.OnKnative.derive(c.serving)
@@ -73,8 +73,8 @@ func (c *Config) defaultDeadline() time.Duration {
 	return max(timeout-afterDrain, min(timeout/2, time.Second), time.Millisecond)
 }
 
-// metricsNames returns the default of MetricsNames. On Knative, the default is the set of metrics that the
-// control plane requests in one of two variables.
+// metricsNames returns the default of MetricsNames. On Knative, the control plane requests metrics in one
+// of two variables. If it requests none, the default is "off".
 func (c *Config) metricsNames() string {
 	switch {
 	case c.Observability.V.RequestMetrics.Protocol == "prometheus":
@@ -88,8 +88,8 @@ func (c *Config) metricsNames() string {
 }
 
 // metricsEndpoint returns the address and the port for metrics that a Knative control plane configured.
-// The port is 0 if the endpoint is unset or invalid, or if the port is used by another listener. This is
-// not an error, because telemetry never stops traffic (docs/promises.md 3.9).
+// The port is 0 if the endpoint is unset or invalid, or if another listener uses the port. This is not an
+// error, because telemetry never stops traffic (docs/promises.md 3.9).
 func (c *Config) metricsEndpoint() (host string, port int) {
 	requested := &c.Observability.V.RequestMetrics
 	if requested.Protocol != "prometheus" || requested.Endpoint == "" {
@@ -107,12 +107,12 @@ func (c *Config) metricsEndpoint() (host string, port int) {
 	return host, int(n)
 }
 
-// validate validates settings that depend on each other. It does not report an invalid value again. It
-// may record a warning about an invalid value, because warnings are not shown if there is an error.
+// validate validates settings that depend on each other. It does not report an invalid value as a second
+// error. It may record a warning about this value, because warnings are not shown if there is an error.
 func (in *reading) validate() {
 	c := in.c
 	if c.serving && c.OnKnative.V && c.OnKnative.unset() && c.Namespace.V == "" {
-		// All releases of Knative set the namespace, but it may be missing in a manifest written by hand.
+		// All releases of Knative set the namespace, but a manifest that was written by hand may omit it.
 		in.warn("%s: the default is true because a %s* variable is set, but %s is not set; outside Knative, set %s=false",
 			c.OnKnative.Name(), servingPrefix, c.Namespace.Name(), c.OnKnative.Name())
 	}
@@ -216,7 +216,7 @@ func (in *reading) warnNoCertificate() {
 			return
 		}
 	}
-	in.warn("%s: %s: tls.crt and tls.key not found; TLS is not served", dir.Name(), quote(dir.V))
+	in.c.noCertificate = []string{fmt.Sprintf("%s: %s: tls.crt and tls.key not found; TLS is not served", dir.Name(), quote(dir.V))}
 }
 
 // warnNoEffect reports settings that have no effect because of other settings.

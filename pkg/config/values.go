@@ -33,15 +33,15 @@ func (v *Value[T]) assign(to T, err error) error {
 	return nil
 }
 
-// derive sets the value of a setting that the environment does not contain.
+// derive sets the value of a setting if the environment does not contain it.
 func (v *Value[T]) derive(to T) {
 	if v.unset() {
 		v.V = to
 	}
 }
 
-// An origin records the source of a value. It has only two fields because envconfig copies each value
-// and each section several times.
+// An origin records the source of a value. It is small because envconfig copies each value and each
+// section several times.
 type origin struct {
 	field *field // field of the original Config, also in a copy
 	from  string // variable that contained the value, or ""
@@ -249,7 +249,7 @@ func (p *Paths) parse(text string) error {
 	})
 }
 
-// Prefixes are prefixes of User-Agent. They do not contain "*", which would not be a wildcard.
+// Prefixes are prefixes of User-Agent. They must not contain "*", because it would not be a wildcard.
 type Prefixes struct{ list }
 
 func (*Prefixes) allowed() string { return "a comma-separated list of User-Agent prefixes without *" }
@@ -280,8 +280,8 @@ func joinNames[T any](values []T, name func(T) string) string {
 	return strings.Join(names, ",")
 }
 
-// TLSVersion is a version of TLS that Knative accepts. 0 means unset. Older versions are deprecated
-// (RFC 8996).
+// TLSVersion is a version of TLS that Knative accepts, which is 1.2 or 1.3. 0 means unset. Older
+// versions are deprecated (RFC 8996).
 type TLSVersion struct{ Value[uint16] }
 
 func (*TLSVersion) allowed() string { return "one of 1.2, 1.3" }
@@ -342,8 +342,8 @@ func (p *ProbeArray) String() string {
 	return strconv.FormatBool(p.V || len(c.Probes.V) > 1 || len(c.Probes.V) == 0 && !c.OnKnative.V)
 }
 
-// Probes are the probes that must succeed. Without a probe, the user container is always ready. Each
-// error of parse names a field of the probe and the allowed values.
+// Probes are the readiness probes of the user container, which must all succeed. Without a probe, the
+// user container is always ready. Each error of parse names a field of a probe and the allowed values.
 type Probes struct{ Value[[]probe.Probe] }
 
 func (p *Probes) allowed() string {

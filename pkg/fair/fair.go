@@ -20,13 +20,12 @@ var (
 // The queue is served round-robin by client address, so that a client with many connections does not
 // delay other clients.
 //
-// The semaphore can revoke the slot of an idle holder. It revokes a slot from the client that uses the
-// most slots, unless the waiting client would then use more slots than this client. Among the slots of
-// a client, the order depends on whether the holder has completed work. If at least half of all holders,
-// rounded down, have never completed work, the slots of these holders are revoked first. Otherwise they
-// are revoked last.
-// Among otherwise equal slots, the slot that has been idle for the longest time is revoked first, unless
-// Options.Newest is set.
+// The semaphore can revoke the slot of an idle holder for a waiting client. It revokes a slot of the client
+// that uses the most slots, unless this client uses fewer slots than the waiting client would use with the
+// requested slot. If several slots qualify, the order depends on whether their holders have completed work.
+// If at least half of all holders, rounded down, have never completed work, the slots of these holders are
+// revoked first. Otherwise they are revoked last. Among slots that are equal in this respect, the slot that
+// has been idle for the longest time is revoked first, or for the shortest time if Options.Newest is set.
 //
 // A Semaphore is safe for concurrent use.
 type Semaphore struct {
@@ -39,7 +38,7 @@ type Semaphore struct {
 	queued   int // number of waiters
 	clients  map[netip.Addr]*client
 	turns    list.List     // clients with waiters (*client), in the order of their turns
-	patience time.Duration // current idle time described at Options.MinPatience
+	patience time.Duration // required idle time of the slots to which Options.MinPatience does not apply
 	timer    *time.Timer   // calls advance; nil before the first use
 }
 
@@ -63,7 +62,7 @@ type Options struct {
 // A Request is a request for a slot.
 type Request struct {
 	Client netip.Addr
-	Weight int // number of slots that the request uses; 0 means 1. A single holder may use more than Options.Slots
+	Weight int // number of slots that the request uses; 0 means 1. A sole holder may use more than Options.Slots
 
 	// End is called to revoke the slot of an idle holder. It must not block or call a method of the slot.
 	// It returns false if the holder is no longer idle. The holder then keeps the slot, and its idle time
@@ -71,7 +70,7 @@ type Request struct {
 	End func() bool
 }
 
-// A client is a client address with holders or waiters.
+// A client counts the holders and stores the waiters of one client address.
 type client struct {
 	address netip.Addr
 	holders int
@@ -88,7 +87,7 @@ type waiter struct {
 	done    chan struct{} // closed when the waiter has the slot or an error
 }
 
-// A Slot is a slot in use. Its methods have no effect after Release, or after the slot was revoked.
+// A Slot represents a slot in use. Its methods have no effect after the slot was released or revoked.
 type Slot struct {
 	semaphore *Semaphore
 	client    *client
@@ -109,11 +108,11 @@ func New(options Options) *Semaphore {
 	}
 }
 
-// Acquire waits for a slot. The returned slot is not idle. Acquire returns ErrClientLimit if the client has
-// Options.PerClient holders and waiters and none of its slots can be revoked immediately. It returns
-// ErrQueueFull if the queue is full, and the error of ctx if ctx is done. If the
-// queue is full, a new waiter replaces the newest waiter of the client with the most waiters, if the new
-// client has fewer waiters.
+// Acquire waits for a slot. The returned slot is not idle. If ctx is done before the request gets a slot,
+// Acquire returns the error of ctx. It returns ErrClientLimit if the client already has Options.PerClient
+// holders and waiters and none of its slots can be revoked immediately. If a new waiter exceeds Options.Queue,
+// the newest waiter of the client with the most waiters is removed, and the Acquire call of the removed waiter
+// returns ErrQueueFull. The removed waiter can be the new one.
 func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
 	w, err := s.enqueue(r)
 	if err != nil {
@@ -192,7 +191,8 @@ func (s *Semaphore) remove(w *waiter, err error) {
 	close(w.done)
 }
 
-// use adds n, which can be negative, to the number of slots in use. s.mu must be held.
+// use adds n, which can be negative, to the number of slots that the client of slot uses, and to the total
+// number of used slots. s.mu must be held.
 func (s *Semaphore) use(slot *Slot, n int) {
 	s.used += n
 	slot.client.used += n
@@ -220,8 +220,8 @@ func (s *Semaphore) advance() {
 	}
 }
 
-// take revokes a slot for the waiting client with the fewest slots, and moves the client to the front of
-// the queue. It returns false if no slot can be revoked now. If a slot can be revoked later, take
+// take revokes a slot for the waiting client with the fewest slots, and moves this waiting client to the
+// front of the queue. It returns false if no slot can be revoked now. If a slot can be revoked later, take
 // schedules a call to advance. s.mu must be held.
 func (s *Semaphore) take() bool {
 	c := s.fewest()
@@ -258,7 +258,8 @@ func (s *Semaphore) wait(victim *Slot, equal bool) time.Duration {
 	return patience - time.Since(victim.idle)
 }
 
-// evict revokes a slot. If the holder is no longer idle, evict restarts its idle time and returns false. s.mu must be held.
+// evict revokes a slot. If the holder is no longer idle, evict restarts the idle time of the slot and returns
+// false. s.mu must be held.
 func (s *Semaphore) evict(victim *Slot, equal bool) bool {
 	if !victim.end() {
 		victim.idle = time.Now()
@@ -295,8 +296,8 @@ func (s *Semaphore) advanceLater(wait time.Duration) {
 	})
 }
 
-// victim returns the slot to revoke for the waiting client c, or nil if there is none. If own is true, only the
-// slots of c are considered. s.mu must be held.
+// victim returns the slot to revoke for the waiting client c, or nil if no slot can be revoked for c. If own is
+// true, only the slots of c are considered. s.mu must be held.
 func (s *Semaphore) victim(c *client, own bool) (victim *Slot) {
 	known := s.unknown+1 <= len(s.holders)/2 // the slots with this value of Slot.known are revoked first
 	used := func(slot *Slot) int {
@@ -325,7 +326,7 @@ func (s *Semaphore) victim(c *client, own bool) (victim *Slot) {
 	return victim
 }
 
-// release makes a slot free. s.mu must be held.
+// release frees a slot. s.mu must be held.
 func (s *Semaphore) release(slot *Slot) {
 	slot.free = true
 	delete(s.holders, slot)
@@ -347,7 +348,7 @@ func (slot *Slot) change(f func(s *Semaphore)) {
 	}
 }
 
-// Release makes the slot free.
+// Release frees the slot.
 func (slot *Slot) Release() {
 	slot.change(func(s *Semaphore) {
 		s.release(slot)

@@ -18,7 +18,7 @@ import (
 // address returns the address of client n.
 func address(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, n}) }
 
-// A call is a call to Acquire. done is closed when it returns.
+// A call represents a call to Acquire on its own goroutine. done is closed after Acquire returns.
 type call struct {
 	slot   *fair.Slot
 	err    error
@@ -32,7 +32,7 @@ func acquire(t *testing.T, s *fair.Semaphore, client byte) *call {
 	return acquireMany(t, s, client, 1)
 }
 
-// acquireMany acquires a slot with a weight.
+// acquireMany is like acquire, but the request has the given weight.
 func acquireMany(t *testing.T, s *fair.Semaphore, client byte, weight int) *call {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &call{cancel: cancel, done: make(chan struct{})}
@@ -48,7 +48,7 @@ func acquireMany(t *testing.T, s *fair.Semaphore, client byte, weight int) *call
 	return c
 }
 
-// idle acquires n slots that are idle.
+// idle acquires n slots for a client and marks them as idle.
 func idle(t *testing.T, s *fair.Semaphore, client byte, n int) (calls []*call) {
 	t.Helper()
 	for range n {
@@ -60,7 +60,7 @@ func idle(t *testing.T, s *fair.Semaphore, client byte, n int) (calls []*call) {
 	return calls
 }
 
-// taken returns the indexes of the slots that were taken.
+// taken returns the indexes of the calls whose slots were revoked.
 func taken(calls []*call) (all []int) {
 	for i, c := range calls {
 		if c.taken.Load() {
@@ -120,7 +120,7 @@ func TestCanceledWaiterLeavesQueue(t *testing.T) {
 	})
 }
 
-func TestWaiterThatLeavesAdmitsNextWaiter(t *testing.T) {
+func TestCanceledWaiterAdmitsLighterWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 10, Queue: 10})
 		acquireMany(t, s, 1, 6)
@@ -146,7 +146,7 @@ func TestFullQueueRejectsClientWithMostWaiters(t *testing.T) {
 		many[0].slot.Release()
 		harness.Equal(t, other.state(), "slot", "other client")
 		other.slot.Release()
-		harness.Equal(t, many[1].state(), "slot", "next of the client with the most")
+		harness.Equal(t, many[1].state(), "slot", "next request of the client with the most requests")
 		many[1].slot.Release()
 	})
 }
@@ -167,22 +167,23 @@ func TestClientWithMostSlotsLosesOne(t *testing.T) {
 				one := idle(t, s, 2, 1)
 				for i := range 2 {
 					next := acquire(t, s, 3)
-					harness.Equal(t, next.state() == "queued", i == 0, "other client waits before the patience ends")
+					harness.Equal(t, next.state() == "queued", i == 0, "other client is queued")
 					time.Sleep(time.Second)
 					harness.Equal(t, next.state(), "slot", "other client")
-					harness.Equal(t, many[row.want[i]].taken.Load(), true, "slot", row.want[i], "taken")
+					harness.Equal(t, many[row.want[i]].taken.Load(), true, "slot", row.want[i], "revoked")
 				}
 				next := acquire(t, s, 3)
 				time.Sleep(time.Minute)
 				harness.Equal(t, next.state(), "queued", "client with as many slots as the others")
-				harness.Equal(t, len(taken(many))+len(taken(one)), 2, "slots taken")
+				harness.Equal(t, len(taken(many))+len(taken(one)), 2, "number of revoked slots")
 				next.cancel()
 			})
 		})
 	}
 }
 
-// The patience with clients that do not use more slots is halved and doubled.
+// All calls are from one client. Therefore the required idle time is halved when a slot is revoked, and doubled
+// when a holder completes work.
 func TestPatienceDependsOnCompletedWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 1, Queue: 10, MinPatience: time.Second, MaxPatience: 8 * time.Second})
@@ -193,7 +194,7 @@ func TestPatienceDependsOnCompletedWork(t *testing.T) {
 			}
 			next := acquire(t, s, 1)
 			time.Sleep(want - time.Nanosecond)
-			harness.Equal(t, next.state(), "queued", "call", i, "before the patience ends")
+			harness.Equal(t, next.state(), "queued", "call", i, "before the required idle time")
 			time.Sleep(time.Nanosecond)
 			harness.Equal(t, next.state(), "slot", "call", i)
 			holder = next
@@ -202,7 +203,7 @@ func TestPatienceDependsOnCompletedWork(t *testing.T) {
 	})
 }
 
-// The slots of holders without completed work are taken first if they are more than half.
+// Three of five holders have not completed work. Their slots are revoked first because they are the majority.
 func TestHoldersWithCompletedWorkKeepSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 5, Queue: 10})
@@ -211,12 +212,12 @@ func TestHoldersWithCompletedWorkKeepSlots(t *testing.T) {
 			c.slot.Answered()
 		}
 		idle(t, s, 2, 1)
-		harness.Equal(t, len(taken(calls[:2])), 0, "slots taken from holders with completed work")
-		harness.Equal(t, len(taken(calls[2:])), 1, "slots taken from other holders")
+		harness.Equal(t, len(taken(calls[:2])), 0, "revoked slots of holders with completed work")
+		harness.Equal(t, len(taken(calls[2:])), 1, "revoked slots of other holders")
 	})
 }
 
-func TestHolderThatIsNotIdleKeepsSlot(t *testing.T) {
+func TestActiveHolderKeepsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 2, Queue: 10, MinPatience: time.Second, MaxPatience: time.Second})
 		calls := idle(t, s, 1, 2)
@@ -228,7 +229,7 @@ func TestHolderThatIsNotIdleKeepsSlot(t *testing.T) {
 		calls[0].busy.Store(false)
 		time.Sleep(time.Second)
 		harness.Equal(t, next.state(), "slot", "other client after the holder is idle")
-		harness.Equal(t, fmt.Sprint(taken(calls)), "[0]", "slots taken")
+		harness.Equal(t, fmt.Sprint(taken(calls)), "[0]", "revoked slots")
 		calls[0].slot.Release() // has no effect
 		holders, _ := s.Load()
 		harness.Equal(t, holders, 2, "holders")
@@ -239,12 +240,12 @@ func TestClientLimitRejectsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 10, PerClient: 2, MinPatience: time.Second, MaxPatience: time.Second})
 		calls := []*call{acquire(t, s, 1), acquire(t, s, 1)}
-		harness.Equal(t, acquire(t, s, 1).state(), fair.ErrClientLimit.Error(), "one more")
+		harness.Equal(t, acquire(t, s, 1).state(), fair.ErrClientLimit.Error(), "third call of the client")
 		harness.Equal(t, acquire(t, s, 2).state(), "slot", "other client")
 		calls[1].slot.Idle()
 		time.Sleep(time.Second)
-		harness.Equal(t, acquire(t, s, 1).state(), "slot", "one more after a slot of the client is idle")
-		harness.Equal(t, fmt.Sprint(taken(calls)), "[1]", "slots taken")
+		harness.Equal(t, acquire(t, s, 1).state(), "slot", "third call after a slot of the client is idle")
+		harness.Equal(t, fmt.Sprint(taken(calls)), "[1]", "revoked slots")
 	})
 }
 
@@ -252,7 +253,7 @@ func TestWeightsShareSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 10, Queue: 10})
 		large := acquireMany(t, s, 1, 20)
-		harness.Equal(t, large.state(), "slot", "call with more than all slots")
+		harness.Equal(t, large.state(), "slot", "call with a weight above the number of slots")
 		first, second := acquireMany(t, s, 2, 6), acquireMany(t, s, 3, 5)
 		harness.Equal(t, first.state(), "queued", "call without free slots")
 		large.slot.Release()

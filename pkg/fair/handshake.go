@@ -68,7 +68,7 @@ type handshakes struct {
 	running sync.WaitGroup
 }
 
-// accepted is the result of Accept.
+// accepted holds the results of one call to Accept.
 type accepted struct {
 	conn net.Conn
 	err  error
@@ -124,7 +124,7 @@ func (l *handshakes) accept() {
 	}
 }
 
-// hand waits until Accept receives the result a. It returns false if the listener is closed first.
+// hand passes a to a call of Accept. It returns false if the listener is closed first.
 func (l *handshakes) hand(a accepted) bool {
 	select {
 	case l.done <- a:
@@ -156,7 +156,8 @@ func (l *handshakes) shake(c *countedConn, slot *Slot) {
 	}
 }
 
-// A countedConn limits the number of bytes that can be read. After this number of bytes, Read returns an error. Read must not be called concurrently.
+// A countedConn limits the number of bytes that can be read. After this number of bytes, Read returns an
+// error. Read must not be called concurrently.
 type countedConn struct {
 	net.Conn
 	left int // number of bytes that may still be read; a negative number means no limit

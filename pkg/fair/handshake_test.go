@@ -26,7 +26,7 @@ func certificate(t *testing.T, size int) tls.Certificate {
 	return c
 }
 
-// A guarded listener accepts connections and echoes their first byte.
+// A guarded server accepts TLS connections and echoes the first byte of each connection.
 type guarded struct {
 	addr   string
 	failed chan error
@@ -67,7 +67,7 @@ func guard(t *testing.T, change func(*fair.Handshakes)) guarded {
 	return g
 }
 
-// client performs a handshake and waits for its byte.
+// client performs a handshake, sends one byte and waits for the echo.
 func (g *guarded) client(t *testing.T, certificates ...tls.Certificate) (*tls.Conn, error) {
 	t.Helper()
 	c := tls.Client(dial(t, g.addr, ""), &tls.Config{InsecureSkipVerify: true, Certificates: certificates})
@@ -119,7 +119,7 @@ func TestIncompleteHandshakesDoNotBlockClients(t *testing.T) {
 			}
 		}
 		if _, err := g.client(t); err != nil {
-			t.Errorf("client after 20 incomplete handshakes: %v", err)
+			t.Errorf("client after incomplete handshakes: %v", err)
 		}
 	}
 }
@@ -183,7 +183,8 @@ func TestAcceptReturnsListenerErrors(t *testing.T) {
 	}
 }
 
-// A connection with a completed handshake waits for Accept, and other connections wait for it.
+// A connection with a completed handshake keeps its slot until Accept returns the connection. Other
+// connections wait for this slot.
 func TestCompleteHandshakesAreNotClosed(t *testing.T) {
 	t.Parallel()
 	bare, err := net.Listen("tcp", "127.0.0.1:0")
@@ -207,12 +208,12 @@ func TestCompleteHandshakesAreNotClosed(t *testing.T) {
 		go connect()
 	}
 	for range 3 { // one connection returned by Accept, and two that are waiting
-		harness.NoError(t, <-done, "(a handshake)")
+		harness.NoError(t, <-done, "handshake")
 	}
 	select {
 	case err := <-done:
 		t.Fatalf("handshake above the limit: got result %v, want the handshake to wait", err)
-	case <-time.After(1500 * time.Millisecond): // longer than connections wait for a slot
+	case <-time.After(1500 * time.Millisecond): // longer than the maximum required idle time
 	}
 	go func() {
 		for range n - 1 {

@@ -54,8 +54,8 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite allows net/http to close the connection so that the client can still read the last
-// response.
+// CloseWrite closes the writing side of the connection. net/http calls it before it closes a connection,
+// so that the client can still read the last response.
 func (w *watched) CloseWrite() error {
 	return w.Conn.(interface{ CloseWrite() error }).CloseWrite() // implemented by TCP and TLS connections
 }
@@ -74,7 +74,8 @@ func bare(conn net.Conn) net.Conn {
 	}
 }
 
-// came counts the received bytes b. It returns false if the incomplete header has more than maxLines lines.
+// came counts the received bytes b. It returns false if the incomplete header has more than maxLines
+// lines.
 func (l *PortLimit) came(w *watched, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,10 +13,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Each bound has two tests. The first test is an attack, and the second test is the most demanding
-// legitimate peer. docs/bounds.md lists the bounds and their tests.
+// Each bound has two tests. The first test attacks the bound, and the second test acts as the most
+// demanding legitimate peer. docs/bounds.md lists the bounds and their tests.
 
-// recordingServer starts a server with a connection limit. It returns the address and the recorder.
+// recordingServer starts a server with a limit of most connections. It returns the address of the server
+// and the recorder of its bounds.
 func recordingServer(t *testing.T, most int) (addr string, bounds *bound.Recorder) {
 	t.Helper()
 	bounds = bound.NewRecorder()

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// PortLimits are the connection limits of a server.
+// PortLimits holds the connection limits of a server.
 type PortLimits struct {
 	// Connections is the maximum number of connections, at least 1.
 	Connections int
@@ -29,9 +29,9 @@ type PortLimits struct {
 
 const (
 	// maxPatience is the maximum time that a connection must be idle before it can be closed to make room
-	// for another connection. The connection is not closed earlier because a request may be in transit.
+	// for another connection. The connection is not closed immediately because a request may be in transit.
 	maxPatience = time.Second
-	// maxWait is the maximum time that a new connection waits if no connection is idle.
+	// maxWait is the maximum time that a new connection waits for a slot.
 	maxWait = 2 * maxPatience
 	// minPatience is the minimum time that a connection must be idle before it is closed to make room for
 	// another connection. It applies to connections that have served a request, and to clients with many
@@ -41,13 +41,14 @@ const (
 
 // LimitPort applies the limits b to a server. It must be called before the server accepts connections.
 //
-// If the server has too many connections, a new connection waits in the listener backlog until another
-// connection is closed by the peer or according to the rules of [Semaphore]. A connection is idle while
-// the server waits for a request, for the rest of a request, or for the client to read the response. If
-// no connection is idle for two seconds, the new connection is closed.
+// If the server has too many connections, a new connection waits until another connection is closed by
+// the peer or according to the rules of [Semaphore]. During this time, further connections wait in the
+// listener backlog. A connection is idle while the server waits for a request, for the rest of a request,
+// or for the client to read the response. If no other connection is closed within two seconds, the new
+// connection is closed.
 //
-// If HeadBytes is exceeded, the client with the most header bytes is selected, and its connection
-// with the longest incomplete header is closed.
+// If HeadBytes is exceeded, the server selects the client with the most header bytes, and closes the
+// connection of this client that has the longest incomplete header.
 //
 // LimitPort replaces the fields Handler, ConnContext and ConnState of the server. ConnContext and
 // ConnState must not be set before the call.
@@ -73,7 +74,7 @@ type PortLimit struct {
 	heads int // total size of incomplete headers in bytes
 }
 
-// A trackedConn is the state of a connection. Its fields are guarded by PortLimit.mu.
+// A trackedConn stores the state of a connection. Its fields are guarded by PortLimit.mu.
 type trackedConn struct {
 	conn     net.Conn
 	client   netip.Addr
@@ -198,7 +199,7 @@ func (l *PortLimit) forgetHead(t *trackedConn) {
 	t.head, t.lines = 0, 0
 }
 
-// close records that the bound name was exceeded and closes the connection. It always returns true.
+// close records that the named bound was exceeded and closes the connection. It always returns true.
 func (l *PortLimit) close(conn net.Conn, name bound.Name) bool {
 	l.Bounds.Hit(name, peerOf(conn))
 	_ = bare(conn).Close() // tls.Conn.Close would wait until an alert is sent

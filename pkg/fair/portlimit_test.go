@@ -16,14 +16,16 @@ import (
 
 const headBytes = 10 << 10
 
-// serve starts a server with a connection limit. It responds to / immediately, to /wait when the
-// test permits it, and to /body and /deaf when the client has sent or read enough.
+// serve starts a server with a limit of most connections. The server responds to / immediately. The
+// response to /wait ends after the test closes release, the response to /body after the client has sent
+// its body, and the response to /deaf after the client has read it.
 func serve(t *testing.T, most int) (addr string, release chan struct{}) {
 	addr, release, _ = serveWaiting(t, most)
 	return addr, release
 }
 
-// serveWaiting also reports when the server waits for a client.
+// serveWaiting is like serve, but also returns a channel that receives a value when a handler begins to
+// wait for its client.
 func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan struct{}) {
 	t.Helper()
 	release, waiting = make(chan struct{}), make(chan struct{}, 100)
@@ -38,7 +40,7 @@ func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan st
 		case "/deaf":
 			waiting <- struct{}{}
 			w.Write(make([]byte, 64<<20))
-		case "/come": // after the body is received
+		case "/come": // the body is received before the response begins
 			fair.Waiting(r.Context(), func() { io.Copy(io.Discard, r.Body) })
 			io.WriteString(w, "begun")
 			http.NewResponseController(w).Flush()
@@ -165,7 +167,8 @@ func TestConnectionLimitClosesWaitingRequest(t *testing.T) {
 			<-waiting
 		}
 		for i := range 3 {
-			// The connection is accepted before the other two wait.
+			// The first attempts can fail because the server has not yet recorded that the other two
+			// connections wait.
 			harness.Until(t, name+": response with 2 waiting connections", func() bool { return ask(dial(t, addr, ""), "/") == nil })
 			harness.NoError(t, ask(dial(t, addr, ""), "/"), name, "connection", i+1, "after 2 waiting connections")
 		}

@@ -6,7 +6,7 @@ import "strconv"
 // gRPC.
 type GRPCStatus uint8
 
-// NumGRPCStatuses is the number of values, including the zero value.
+// NumGRPCStatuses is the number of values of GRPCStatus, including the zero value.
 const NumGRPCStatuses = int(GRPCMissing) + 1
 
 // Values of GRPCStatus. The values for the status codes are the code plus 1.
@@ -21,7 +21,7 @@ const numGRPCCodes = 17
 
 // grpcStatuses contains the status codes of gRPC (https://grpc.io/docs/guides/status-codes/) and the other values of
 // GRPCStatus. failed is true for the codes that report a failure or an overload of the user container, and for responses
-// without a valid code, which clients treat as UNKNOWN. The client causes the other codes.
+// without a valid code, which clients treat as UNKNOWN.
 var grpcStatuses = [NumGRPCStatuses]struct {
 	name   string
 	failed bool
@@ -67,7 +67,7 @@ func GRPCStatusOf(code int) GRPCStatus {
 	return grpcOK + GRPCStatus(code)
 }
 
-// Code returns the status code. It returns false if the status is not one of the status codes.
+// Code returns the gRPC status code. It returns false for the zero value, GRPCOther and GRPCMissing.
 func (s GRPCStatus) Code() (int, bool) {
 	code := int(s) - int(grpcOK)
 	return code, code >= 0 && code < numGRPCCodes

@@ -1,6 +1,6 @@
 package observation
 
-// Kind is the type of a request. Only [KindOf] decides the type.
+// A Kind is the type of a request. Only knative.KindOf determines the type.
 type Kind uint8
 
 // Values of Kind. The zero value corresponds to the last row of the table in docs/promises.md section 1.
@@ -23,8 +23,8 @@ func (k Kind) Answered() bool {
 	return k == QueueProbe || k == NetworkProbe || k == UnknownProbe
 }
 
-// A Getter returns the first line of the named field without leading and trailing whitespace, or ""
-// if there is none.
+// A Getter provides the header fields of a request. Header returns the first line of the named field
+// without leading and trailing whitespace, or "" if there is none.
 type Getter interface {
 	Header(name string) string
 }

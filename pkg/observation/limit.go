@@ -24,7 +24,7 @@ const (
 	LimitIdle      LimitReason = "idle"          // the limit is not reached
 )
 
-// A LimitState is the state of an adaptive limit.
+// A LimitState describes the state of an adaptive limit.
 type LimitState struct {
 	Limit   int         `json:"-"`    // the limit in force
 	Base    int         `json:"base"` // the best limit so far; Limit differs from Base while a candidate is measured

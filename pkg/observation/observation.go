@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// Observation describes a completed request. It is valid until Observe returns.
+// An Observation describes a completed request. It is valid until Observe returns.
 type Observation struct {
 	Exchange transport.Request
 	transport.Line
@@ -19,8 +19,8 @@ type Observation struct {
 	Excluded bool       // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
 	Proxied  bool       // the request came through the activator
 	RPC      GRPCStatus // status of the gRPC response to the client; zero if the response does not use gRPC
-	Start    time.Time  // when the header section was complete
-	Slot     time.Time  // when the request got a slot; zero if it got no slot
+	Start    time.Time  // time when the header section was complete
+	Slot     time.Time  // time when the request got a slot; zero if it got no slot
 	End      time.Time
 	Phase    Phase  // the last phase of the request
 	Reason   Reason // why the request failed; OK if the response was forwarded completely
@@ -78,13 +78,13 @@ func (o *Observation) LogTraceID() string {
 	return ""
 }
 
-// isTraceID reports whether id has 1 to 32 hexadecimal digits.
+// isTraceID reports whether id consists of 1 to 32 hexadecimal digits.
 func isTraceID(id string) bool {
 	const digits = 32
 	return id != "" && len(id) <= digits && strings.Trim(id, "0123456789abcdefABCDEF") == ""
 }
 
-// Queued returns how long the request waited for a slot.
+// Queued returns the time for which the request waited for a slot.
 func (o *Observation) Queued() time.Duration {
 	if o.Slot.IsZero() {
 		return o.End.Sub(o.Start)

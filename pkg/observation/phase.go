@@ -1,6 +1,6 @@
 package observation
 
-// Phase is the progress of a request.
+// A Phase describes the progress of a request.
 type Phase uint32
 
 // Values of Phase in the order in which they occur.

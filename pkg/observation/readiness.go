@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A ReadinessPhase is the readiness of the user container or the result of one probe.
+// A ReadinessPhase is the state of the user container or of one probe.
 type ReadinessPhase string
 
 // Values of ReadinessPhase.
@@ -18,7 +18,7 @@ const (
 	PhaseFailing  ReadinessPhase = "failing" // not ready, but has been ready before
 )
 
-// Next returns the phase that follows p if the result of a check is ready.
+// Next returns the phase that follows p after a check with the result ready.
 func (p ReadinessPhase) Next(ready bool) ReadinessPhase {
 	switch {
 	case ready:
@@ -29,7 +29,7 @@ func (p ReadinessPhase) Next(ready bool) ReadinessPhase {
 	return PhaseFailing
 }
 
-// Readiness is the state of a Prober at a point in time. A run may be in progress.
+// Readiness describes the state of a probe.Prober at a point in time. A run of the probes may be in progress.
 type Readiness struct {
 	At     time.Time        `json:"at"`     // time of the state
 	Phase  ReadinessPhase   `json:"phase"`  // PhaseReady if all probes are ready
@@ -39,7 +39,7 @@ type Readiness struct {
 	Probes []ProbeReadiness `json:"probes"` // in the order of the probes
 }
 
-// ProbeReadiness is the state of one probe.
+// ProbeReadiness describes the state of one probe.
 type ProbeReadiness struct {
 	Index      int            `json:"index"`  // index of the probe, starting at 0
 	Kind       string         `json:"kind"`   // httpGet, tcpSocket or grpc
@@ -49,7 +49,7 @@ type ProbeReadiness struct {
 	Since      time.Time      `json:"since"` // start time of the phase
 	Tries      int            `json:"tries"` // number of attempts since the start of the process
 
-	// Reason why the probe is not ready. Word is "" if Phase is PhaseReady.
+	// Word, Code and Detail describe why the probe is not ready. Word is "" if Phase is PhaseReady.
 	Word   ReadinessWord `json:"word,omitempty"`
 	Code   int           `json:"code,omitempty"`   // code for some words; otherwise 0
 	Detail string        `json:"detail,omitempty"` // error of the last attempt, up to 4 KiB; it may contain addresses and must not be sent to clients
@@ -72,7 +72,7 @@ type ProbeTries struct {
 	Code   int           `json:"code,omitempty"`
 }
 
-// Ready reports whether the last attempts of all probes passed.
+// Ready reports whether all probes are ready.
 func (s Readiness) Ready() bool { return s.Phase == PhaseReady }
 
 // Probed reports whether the readiness is known, because a probe has a result or there are no probes.
@@ -80,7 +80,7 @@ func (s Readiness) Probed() bool {
 	return len(s.Probes) == 0 || slices.ContainsFunc(s.Probes, func(p ProbeReadiness) bool { return p.Tries > 0 })
 }
 
-// Reason returns the reason why the user container is not ready in one line, or "" if it is ready.
+// Reason returns one line that explains why the user container is not ready, or "" if it is ready.
 func (s Readiness) Reason() string {
 	if s.Ready() {
 		return ""

@@ -1,7 +1,8 @@
 package observation
 
-// A ReadinessWord is the reason why the user container is not ready. The set of words is fixed, so that they can be
-// used as label values and in responses. They do not contain addresses, paths or header fields (docs/promises.md 2.4).
+// A ReadinessWord is the reason why the user container is not ready. The set of words is fixed, so that words can be
+// used as label values and in responses. A word does not contain an address, a path or a header field
+// (docs/promises.md 2.4).
 type ReadinessWord string
 
 // Reasons about a probe.

@@ -1,8 +1,9 @@
-// Package observation contains the record of one request, the kinds of requests, and the failure reasons.
+// Package observation defines the types that describe requests, failures, limits and readiness. Logs,
+// metrics, traces and the status page are produced from these types.
 package observation
 
-// Reason is the result of an exchange, which is [OK] or the cause of the failure. The Proxy-Status field,
-// the logs and the metric labels contain the same words (docs/promises.md 3.6).
+// A Reason is [OK] or the cause of a failed request. The Proxy-Status field, the logs and the metric
+// labels contain the same words for a reason (docs/promises.md 3.6).
 type Reason uint8
 
 // Values of Reason. Each word names the component that failed and the type of the failure.

@@ -6,7 +6,7 @@ const (
 	defaultRoute = "Knative-Serving-Default-Route"
 )
 
-// Tag is the type of the route tag of a request. Only [TagOf] decides the type.
+// A Tag is the type of the route tag of a request. Only [TagOf] determines the type.
 type Tag uint8
 
 // Values of Tag.
@@ -18,14 +18,15 @@ const (
 	TagNamed                // the tag has a name
 )
 
-// String returns the word for a tag without a name. Knative defines the first three.
+// String returns the word for a tag without a name. Knative defines kn:disabled, kn:default and
+// kn:undefined.
 func (t Tag) String() string {
 	return [...]string{"kn:disabled", "kn:default", "kn:undefined", "kn:tagged", "kn:tagged"}[t]
 }
 
 // TagOf returns the type of the tag of a request, and the name if the type is TagNamed. Knative
 // accepts any string from a client as a name. TagOf only accepts a DNS label (RFC 1123, in lower
-// case), because the name of a tag must be one.
+// case), because the name of a tag must be a DNS label.
 func TagOf(h Getter) (kind Tag, name string) {
 	tag := h.Header(routeTag)
 	switch byDefault := h.Header(defaultRoute); {

@@ -22,7 +22,7 @@ func refusedPort(t testing.TB) int {
 	return int(portOf(ln.Addr()))
 }
 
-// BenchmarkTry measures one attempt. While an app starts, there are 100 refused attempts per second.
+// BenchmarkTry measures one attempt. While an app starts, up to 100 attempts per second are refused.
 func BenchmarkTry(b *testing.B) {
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer app.Close()
@@ -50,7 +50,7 @@ func BenchmarkTry(b *testing.B) {
 }
 
 // BenchmarkAppStartDetection measures the time between the start of an app and the first successful probe. The app
-// starts at a random time within 5 s. The caller has a timeout of 300 ms, like the activator.
+// starts at a random time within 5 s. The caller has a timeout of 300 ms, which is the timeout of the activator.
 func BenchmarkAppStartDetection(b *testing.B) {
 	for name, probe := range map[string]string{"tcpSocket": `{"tcpSocket":{"port":%d}}`, "httpGet": `{"httpGet":{"port":%d}}`} {
 		b.Run(name, func(b *testing.B) {
@@ -63,7 +63,7 @@ func BenchmarkAppStartDetection(b *testing.B) {
 	}
 }
 
-// noticed returns the time between the start of an app and the first successful probe.
+// noticed starts an app and returns the time until the first successful probe.
 func noticed(b *testing.B, probe string) time.Duration {
 	port := refusedPort(b)
 	probes, errs := Parse(fmt.Sprintf(probe, port), false)

@@ -28,7 +28,7 @@ func FuzzRequest(f *testing.F) {
 		harness.NoError(t, err)
 		probes, errs := Parse(string(text), false)
 		if errs != nil {
-			return // the process would exit at startup
+			return // with an invalid probe, the process exits at startup
 		}
 		a := probes[0].HTTPGet
 		dial, _ := hostOf(a.Host)
@@ -37,7 +37,7 @@ func FuzzRequest(f *testing.F) {
 		var wire bytes.Buffer
 		if err := r.Write(&wire); err != nil {
 			if strings.EqualFold(name, "Host") {
-				return // net/http rejects some hosts when a request is sent, and the probe fails
+				return // net/http rejects some hosts when it sends a request, so the probe fails
 			}
 			t.Fatalf("path %q, %q: %q: got error %v, want a request", path, name, value, err)
 		}

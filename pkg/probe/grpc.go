@@ -23,8 +23,8 @@ import (
 // Constants of the gRPC health protocol (grpc/doc/health-checking.md).
 const (
 	healthMethod = "/grpc.health.v1.Health/Check"
-	healthField  = 1 // number of the field in the request and in the response
-	serving      = 1 // status SERVING; an attempt with this status passes
+	healthField  = 1 // number of the only field in the request and in the response
+	serving      = 1 // the status SERVING, with which an attempt passes
 )
 
 // gRPC status codes with a special meaning for a probe.
@@ -83,7 +83,7 @@ func newGRPCAttempt(a *GRPCAction) (try attemptFunc, where string) {
 // givenUp returns an error that wraps context.DeadlineExceeded if the timeout of the server caused err. Otherwise
 // it returns err. The server has the same timeout and may reset the stream before ctx is done.
 func givenUp(ctx context.Context, err error) error {
-	const apart = 10 * time.Millisecond // rounding in both programs and the network delay
+	const apart = 10 * time.Millisecond // maximum difference because of rounding in both programs and the network delay
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == observation.WordGarbage {
 		return fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // the cause is the timeout
 	}
@@ -100,8 +100,8 @@ func healthRequest(service string) []byte {
 	return transport.GRPCFrame(message)
 }
 
-// healthVerdict returns nil if a response reports SERVING, and a failure otherwise. The response body must have been
-// read, because the trailers are only known afterwards.
+// healthVerdict returns nil if a response reports SERVING, and a failure otherwise. The caller must read the response
+// body first, because the trailers are only available afterwards.
 func healthVerdict(resp *http.Response, body []byte) error {
 	status, message := transport.GRPCResult(resp)
 	if resp.StatusCode != http.StatusOK && status == "" {
@@ -139,7 +139,7 @@ func servingName(status int) string {
 var errMessage = errors.New("the response is not a HealthCheckResponse")
 
 // servingStatus returns the status of a body with HealthCheckResponse{ServingStatus status = 1}. Unknown
-// fields are ignored. A missing status is 0, UNKNOWN.
+// fields are ignored. If the status is missing, servingStatus returns 0, which is UNKNOWN.
 func servingStatus(body []byte) (int, error) {
 	m, ok := transport.GRPCMessage(body)
 	if !ok {
@@ -164,8 +164,8 @@ func servingStatus(body []byte) (int, error) {
 	return status, nil
 }
 
-// grpcTimeout returns d as the value of a grpc-timeout field, which consists of at most eight digits and a unit. The
-// value is rounded up.
+// grpcTimeout returns d as the value of a grpc-timeout field, which consists of at most eight digits and a unit. It
+// rounds the value up.
 func grpcTimeout(d time.Duration) string {
 	const limit = 99999999
 	d = max(d, 1) - 1 // so that the divisions below round up

@@ -36,7 +36,7 @@ func (healthFunc) Watch(*healthpb.HealthCheckRequest, grpc.ServerStreamingServer
 	return status.Error(codes.Unimplemented, "")
 }
 
-// serveGRPC starts a gRPC server. If service is nil, it has no health service.
+// serveGRPC starts a gRPC server and returns its port. If service is nil, the server has no health service.
 func serveGRPC(t *testing.T, service healthpb.HealthServer, o ...grpc.ServerOption) int32 {
 	t.Helper()
 	l := harness.Listen(t)
@@ -62,29 +62,29 @@ func gives(c codes.Code) healthFunc {
 	}
 }
 
-func TestGRPCHealth(t *testing.T) {
+func TestGRPCProbeResponses(t *testing.T) {
 	for _, v := range []struct {
 		id      string
 		service healthpb.HealthServer
 		word    observation.ReadinessWord
 		code    int
 	}{
-		{"G01 SERVING", answers(healthpb.HealthCheckResponse_SERVING), "", 0},
-		{"G02 NOT_SERVING", answers(healthpb.HealthCheckResponse_NOT_SERVING), observation.WordNotServing, 2},
-		{"G02 UNKNOWN", answers(healthpb.HealthCheckResponse_UNKNOWN), observation.WordNotServing, 0},
-		{"G02 SERVICE_UNKNOWN", answers(healthpb.HealthCheckResponse_SERVICE_UNKNOWN), observation.WordNotServing, 3},
-		{"G02 9", answers(9), observation.WordNotServing, 9},
-		{"G02 -1", answers(-1), observation.WordNotServing, -1},
-		{"G03 no health service", nil, observation.WordUnimplemented, 0},
-		{"G03 UNIMPLEMENTED", gives(codes.Unimplemented), observation.WordUnimplemented, 0},
-		{"G04 NOT_FOUND", gives(codes.NotFound), observation.WordRPC, 5},
-		{"G05 CANCELLED", gives(codes.Canceled), observation.WordRPC, 1},
-		{"G05 UNKNOWN", gives(codes.Unknown), observation.WordRPC, 2},
-		{"G05 PERMISSION_DENIED", gives(codes.PermissionDenied), observation.WordRPC, 7},
-		{"G05 INTERNAL", gives(codes.Internal), observation.WordRPC, 13},
-		{"G05 UNAVAILABLE", gives(codes.Unavailable), observation.WordRPC, 14},
-		{"G05 UNAUTHENTICATED", gives(codes.Unauthenticated), observation.WordRPC, 16},
-		{"G06 DEADLINE_EXCEEDED", gives(codes.DeadlineExceeded), observation.WordTimeout, 0},
+		{"SERVING", answers(healthpb.HealthCheckResponse_SERVING), "", 0},
+		{"NOT_SERVING", answers(healthpb.HealthCheckResponse_NOT_SERVING), observation.WordNotServing, 2},
+		{"UNKNOWN", answers(healthpb.HealthCheckResponse_UNKNOWN), observation.WordNotServing, 0},
+		{"SERVICE_UNKNOWN", answers(healthpb.HealthCheckResponse_SERVICE_UNKNOWN), observation.WordNotServing, 3},
+		{"9", answers(9), observation.WordNotServing, 9},
+		{"-1", answers(-1), observation.WordNotServing, -1},
+		{"no health service", nil, observation.WordUnimplemented, 0},
+		{"UNIMPLEMENTED", gives(codes.Unimplemented), observation.WordUnimplemented, 0},
+		{"NOT_FOUND", gives(codes.NotFound), observation.WordRPC, 5},
+		{"CANCELLED", gives(codes.Canceled), observation.WordRPC, 1},
+		{"UNKNOWN", gives(codes.Unknown), observation.WordRPC, 2},
+		{"PERMISSION_DENIED", gives(codes.PermissionDenied), observation.WordRPC, 7},
+		{"INTERNAL", gives(codes.Internal), observation.WordRPC, 13},
+		{"UNAVAILABLE", gives(codes.Unavailable), observation.WordRPC, 14},
+		{"UNAUTHENTICATED", gives(codes.Unauthenticated), observation.WordRPC, 16},
+		{"DEADLINE_EXCEEDED", gives(codes.DeadlineExceeded), observation.WordTimeout, 0},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			wantOutcome(t, try(t, first(newGRPCAttempt(&GRPCAction{Port: serveGRPC(t, v.service)})), harness.Patience), v.word, v.code)
@@ -92,7 +92,7 @@ func TestGRPCHealth(t *testing.T) {
 	}
 }
 
-func TestGRPCCallMatchesKubelet(t *testing.T) { // G01, G09, G10
+func TestGRPCCallMatchesKubelet(t *testing.T) {
 	type call struct {
 		service  string
 		agent    string
@@ -140,7 +140,7 @@ func TestGRPCWithStandardHealthService(t *testing.T) {
 	wantOutcome(t, try(t, call, harness.Patience), observation.WordNotServing, 2)
 }
 
-func TestGRPCServerWithoutResponseTimesOut(t *testing.T) { // G07
+func TestGRPCServerWithoutResponseTimesOut(t *testing.T) {
 	port := serveGRPC(t, healthFunc(func(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -162,7 +162,7 @@ func TestGRPCOverTLS(t *testing.T) {
 	}
 }
 
-func TestGRPCProbeOfHTTPServerFails(t *testing.T) { // G08
+func TestGRPCProbeOfHTTPServerFails(t *testing.T) {
 	h1 := newWebApp(t, 200, 0)
 	call, _ := newGRPCAttempt(&GRPCAction{Port: h1.port})
 	if w := failed(try(t, call, harness.Patience)).word; w != observation.WordGarbage && w != observation.WordReset {
@@ -174,7 +174,7 @@ func TestGRPCProbeOfHTTPServerFails(t *testing.T) { // G08
 	wantOutcome(t, try(t, first(newGRPCAttempt(&GRPCAction{Port: down.port})), harness.Patience), observation.WordStatus, 502)
 }
 
-func TestServingStatus(t *testing.T) {
+func TestServingStatusOfResponseBody(t *testing.T) {
 	frame := func(message ...byte) []byte { return append([]byte{0, 0, 0, 0, byte(len(message))}, message...) }
 	for name, v := range map[string]struct {
 		frame []byte

@@ -10,11 +10,11 @@ import (
 )
 
 // detect returns an attempt that sends a probe over h2c with prior knowledge, and then over HTTP/1.1 if the first
-// probe does not pass. Later attempts use the protocol that passed until an attempt fails (docs/promises.md 2.3).
-// Both probes send the same request with the header fields that the user configured.
+// probe does not pass. After a probe has passed, attempts only use its protocol, until one of them fails
+// (docs/promises.md 2.3). Both probes send the same request with the header fields that the user configured.
 //
-// The probe over h2c has half of the timeout, because an HTTP/1.1 application may ignore the HTTP/2 preface and not
-// respond. It has the whole timeout if the application has responded with an HTTP/2 frame.
+// The probe over h2c has half of the timeout, because an HTTP/1.1 application may not respond to the HTTP/2 preface.
+// It has the whole timeout if the application has responded with an HTTP/2 frame.
 //
 // The detection in package http1client cannot be used, because a probe must send the request that the user
 // configured, and because the detected protocol is only valid until a probe fails.
@@ -57,7 +57,7 @@ func detect(d *dialer, overH2C func(dialFunc) attemptFunc, overHTTP1 attemptFunc
 			return err2
 		}
 		if wordOf(err2) == observation.WordRefused {
-			return err2 // HTTP/1.1 would be refused, too
+			return err2 // the app would also refuse a connection for HTTP/1.1
 		}
 		err1 := overHTTP1(ctx)
 		if passes(err1) {
@@ -76,7 +76,7 @@ func detect(d *dialer, overH2C func(dialFunc) attemptFunc, overHTTP1 attemptFunc
 type prefaceConn struct {
 	net.Conn
 	answered *atomic.Bool
-	read     int // number of bytes read, until the type of the first frame is known
+	read     int // number of bytes that were read; not updated after the type of the first frame was read
 }
 
 const (

@@ -28,7 +28,7 @@ func newWebApp(t *testing.T, status1, status2 int) *webApp {
 	t.Helper()
 	app := &webApp{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == "PRI" { // net/http passes the preface to the handler if HTTP/2 is disabled
+		if r.Method == "PRI" { // if HTTP/2 is disabled, net/http passes the preface to the handler as a request
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
@@ -49,7 +49,7 @@ func newWebApp(t *testing.T, status1, status2 int) *webApp {
 	return app
 }
 
-func TestAutoDetection(t *testing.T) {
+func TestAutoDetectionSelectsProtocol(t *testing.T) {
 	const h1, h2 = "HTTP/1.1 /h 1", "HTTP/2.0 /h 1"
 	for _, v := range []struct {
 		id               string
@@ -59,13 +59,13 @@ func TestAutoDetection(t *testing.T) {
 		code             int
 		hits             []string // of two attempts
 	}{
-		{"H01 off, h2c only", false, 0, 200, observation.WordGarbage, 0, nil},
-		{"H02 h2c only", true, 0, 200, "", 0, []string{h2, h2}},
-		{"H03 H08 HTTP/1.1 only", true, 200, 0, "", 0, []string{h1, h1}},
-		{"H04 HTTP/1.1 passes, h2c does not", true, 200, 503, "", 0, []string{h2, h1, h1}},
-		{"H05 h2c passes, HTTP/1.1 does not", true, 503, 200, "", 0, []string{h2, h2}},
-		{"H06 neither passes", true, 503, 500, observation.WordStatus, 503, []string{h2, h1, h2, h1}},
-		{"H07 both pass", true, 200, 200, "", 0, []string{h2, h2}},
+		{"off, h2c only", false, 0, 200, observation.WordGarbage, 0, nil},
+		{"h2c only", true, 0, 200, "", 0, []string{h2, h2}},
+		{"HTTP/1.1 only", true, 200, 0, "", 0, []string{h1, h1}},
+		{"HTTP/1.1 passes, h2c does not", true, 200, 503, "", 0, []string{h2, h1, h1}},
+		{"h2c passes, HTTP/1.1 does not", true, 503, 200, "", 0, []string{h2, h2}},
+		{"neither passes", true, 503, 500, observation.WordStatus, 503, []string{h2, h1, h2, h1}},
+		{"both pass", true, 200, 200, "", 0, []string{h2, h2}},
 		{"- h2c only and not ready", true, 0, 503, observation.WordStatus, 503, []string{h2, h2}},
 		{"- off, both", false, 200, 200, "", 0, []string{h1, h1}},
 	} {
@@ -81,7 +81,7 @@ func TestAutoDetection(t *testing.T) {
 				}
 				wantOutcome(t, err, v.word, v.code)
 			}
-			harness.Equal(t, app.hits(), v.hits, "hits")
+			harness.Equal(t, app.hits(), v.hits, "requests")
 		})
 	}
 }
@@ -101,7 +101,7 @@ func TestDetectedProtocolIsResetAfterFailure(t *testing.T) {
 	server := serve(l, true)
 	wantOutcome(t, try(t, get, harness.Patience), "", 0)
 	_ = server.Close()
-	server = serve(harness.ListenOn(t, address), false) // an app that supports HTTP/1.1 replaces the app
+	server = serve(harness.ListenOn(t, address), false) // an app that only supports HTTP/1.1 replaces the first app
 	defer server.Close()
 	if err := try(t, get, harness.Patience); passes(err) {
 		t.Error("first attempt: got a pass, want a failure")
@@ -109,7 +109,7 @@ func TestDetectedProtocolIsResetAfterFailure(t *testing.T) {
 	wantOutcome(t, try(t, get, harness.Patience), "", 0)
 }
 
-func TestDetectionUsesHTTP1WithoutPrefaceResponse(t *testing.T) { // H09
+func TestDetectionUsesHTTP1WithoutPrefaceResponse(t *testing.T) {
 	over := make(chan struct{})
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, line string) {
 		if strings.HasPrefix(line, "PRI ") {
@@ -130,7 +130,7 @@ func TestDetectionUsesHTTP1WithoutPrefaceResponse(t *testing.T) { // H09
 			}
 			wantOutcome(t, err, "", 0)
 		}
-		harness.Equal(t, len(app.hits())-before, 3, "hits")
+		harness.Equal(t, len(app.hits())-before, 3, "requests")
 		return true
 	})
 }

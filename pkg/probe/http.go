@@ -17,8 +17,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// agent is the User-Agent of probes. It is the value of the kubelet in the Kubernetes release whose rules this
-// package implements.
+// agent is the User-Agent of probes. It contains the Kubernetes release whose kubelet rules this package implements.
 const agent = "kube-probe/1.35"
 
 const (
@@ -60,8 +59,8 @@ func newHTTPAttempt(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try att
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // A oneShot is a RoundTripper that opens a connection for each request. It does not use proxies or compression,
-// and it does not verify certificates. The dial ends with the context of the request. In contrast, a dial of
-// http.Transport continues after the request, so that an app that does not respond would accumulate connections.
+// and it does not verify certificates. The dial ends when the context of the request is done. In contrast, a dial of
+// http.Transport continues after the request, and connections to an app that does not respond would accumulate.
 type oneShot struct{ transport *http.Transport }
 
 func newOneShot(dial dialFunc, protocols http.Protocols) oneShot {
@@ -86,8 +85,8 @@ func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		_ = conn.Close()
 		if secure != nil {
-			// A TLS alert also causes an error when the request is written, and the transport may return
-			// either error. A read returns the alert.
+			// If the server sends a TLS alert, the transport may return the alert or an error from writing the
+			// request. A read then returns the alert.
 			if _, cause := secure.Read(make([]byte, 1)); wordOf(cause) == observation.WordTLS {
 				err = cause
 			}
@@ -98,7 +97,7 @@ func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// A lastBody is a response body. Close also closes the connection.
+// A lastBody is the body of the only response on a connection. Close also closes the connection.
 type lastBody struct {
 	io.ReadCloser
 	conn *http.ClientConn
@@ -111,7 +110,8 @@ func (b *lastBody) Close() error {
 // tlsConnKey is the context key for a **tls.Conn, in which dialTLS stores its result.
 type tlsConnKey struct{}
 
-// dialTLS returns a dialFunc that does the TLS handshake, so that handshake errors can be distinguished.
+// dialTLS returns a dialFunc that also does the TLS handshake. The function returns handshake errors as failures with
+// the word WordTLS, to distinguish them from other errors of a connection.
 func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 	var alpn []string
 	if protocols.HTTP2() {
@@ -180,8 +180,9 @@ func (own ownPorts) elsewhere(to, from *url.URL) string {
 	return ""
 }
 
-// checkResponse returns the result for a response and closes it. The result depends only on the status. The body is
-// read until the timeout so that the app can write the whole response.
+// checkResponse returns the result for a response and closes its body. The result depends only on the status and on
+// the target of a redirect. If the status passes, checkResponse reads at most maxBody bytes of the body until the
+// timeout, so that the app can write its response.
 func (own ownPorts) checkResponse(resp *http.Response) error {
 	defer resp.Body.Close()
 	switch code := resp.StatusCode; code {
@@ -202,7 +203,8 @@ func (own ownPorts) checkResponse(resp *http.Response) error {
 	return nil
 }
 
-// urlOf returns the URL of the probe. In the path, only characters that are invalid in a request line are escaped.
+// urlOf returns the URL of the probe. A valid path is not changed. If the path contains characters or escapes that are
+// invalid in a request line, urlOf escapes the path like net/url. The fragment is removed.
 func urlOf(a *HTTPGetAction, host string) *url.URL {
 	path, _, _ := strings.Cut(a.Path, "#")
 	path, query, _ := strings.Cut(path, "?")
@@ -234,7 +236,8 @@ func escapeQuery(query string) string {
 	return b.String()
 }
 
-// requestOf returns the request of the probe. The header fields in a override the defaults.
+// requestOf returns the request of the probe. The header fields in a replace the default fields. An empty Accept
+// removes the field.
 func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 	req := &http.Request{Method: http.MethodGet, URL: target, Header: http.Header{}}
 	for _, h := range a.HTTPHeaders {

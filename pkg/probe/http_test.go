@@ -44,13 +44,13 @@ func (r *record) hits() []string {
 	return slices.Clone(r.asked)
 }
 
-// A rawApp writes raw responses, so that it can send invalid HTTP. It records the header sections of the requests.
+// A rawApp is an app that can send invalid HTTP. It records the header sections of the requests.
 type rawApp struct {
 	port int32
 	record
 }
 
-// newRawApp starts an app on the address. It calls answer with the request line of each request.
+// newRawApp starts an app on the address. The app calls answer with the request line of each request.
 func newRawApp(t testing.TB, address string, answer func(c *net.TCPConn, line string)) *rawApp {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -93,7 +93,7 @@ func readHead(c net.Conn) (string, error) {
 	}
 }
 
-// text returns a function that writes the response.
+// text returns a function that writes answer, which is a complete response.
 func text(answer string) func(*net.TCPConn, string) {
 	return func(c *net.TCPConn, _ string) { _, _ = io.WriteString(c, answer) }
 }
@@ -118,7 +118,7 @@ func httpStatus(code int, fields ...string) string {
 	return s + "\r\n"
 }
 
-// try makes one attempt. The test fails if the attempt does not return after the timeout.
+// try makes one attempt and returns its error. The test fails if the attempt does not return after the timeout.
 func try(t *testing.T, a attemptFunc, timeout time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -155,51 +155,51 @@ func TestHTTPProbeResponses(t *testing.T) {
 		word       observation.ReadinessWord
 		code       int
 	}{
-		{"S01 100 then close", "HTTP/1.1 100 Continue\r\n\r\n", observation.WordReset, 0},
-		{"S01 103 then close", "HTTP/1.1 103 Early Hints\r\n\r\n", observation.WordReset, 0},
-		{"S01 199 then close", "HTTP/1.1 199 X\r\n\r\n", observation.WordReset, 0},
-		{"S02 100 then 200", "HTTP/1.1 100 Continue\r\n\r\n" + httpStatus(200), "", 0},
-		{"S03 101", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", observation.WordStatus, 101},
-		{"S04 200", httpStatus(200), "", 0},
-		{"S04 204", httpStatus(204), "", 0},
-		{"S04 206", httpStatus(206), "", 0},
-		{"S04 299", httpStatus(299), "", 0},
-		{"S05 300", httpStatus(300), "", 0},
-		{"S05 304", httpStatus(304), "", 0},
-		{"S05 399", httpStatus(399), "", 0},
-		{"S06 400", httpStatus(400), observation.WordStatus, 400},
-		{"S06 401", httpStatus(401), observation.WordStatus, 401},
-		{"S06 404", httpStatus(404), observation.WordStatus, 404},
-		{"S06 429", httpStatus(429), observation.WordStatus, 429},
-		{"S06 500", httpStatus(500), observation.WordStatus, 500},
-		{"S06 503", httpStatus(503), observation.WordStatus, 503},
-		{"S06 599", httpStatus(599), observation.WordStatus, 599},
-		{"S07 600", httpStatus(600), observation.WordStatus, 600},
-		{"S07 999", httpStatus(999), observation.WordStatus, 999},
-		{"S08 HTTP/1.0", "HTTP/1.0 200 OK\r\n\r\nhello", "", 0},
-		{"S09 truncated body", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", "", 0},
-		{"S09 bad gzip", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "", 0},
-		{"S10 large body", big, "", 0},
-		{"S12 not HTTP", "SSH-2.0-OpenSSH_9.2p1\r\n", observation.WordGarbage, 0},
-		{"S13 accepts and closes", "", observation.WordReset, 0},
-		{"R03 302 without Location", httpStatus(302), "", 0},
-		{"R04 304 with Location", httpStatus(304, "Location: /bad"), "", 0},
+		{"100 then close", "HTTP/1.1 100 Continue\r\n\r\n", observation.WordReset, 0},
+		{"103 then close", "HTTP/1.1 103 Early Hints\r\n\r\n", observation.WordReset, 0},
+		{"199 then close", "HTTP/1.1 199 X\r\n\r\n", observation.WordReset, 0},
+		{"100 then 200", "HTTP/1.1 100 Continue\r\n\r\n" + httpStatus(200), "", 0},
+		{"101", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", observation.WordStatus, 101},
+		{"200", httpStatus(200), "", 0},
+		{"204", httpStatus(204), "", 0},
+		{"206", httpStatus(206), "", 0},
+		{"299", httpStatus(299), "", 0},
+		{"300", httpStatus(300), "", 0},
+		{"304", httpStatus(304), "", 0},
+		{"399", httpStatus(399), "", 0},
+		{"400", httpStatus(400), observation.WordStatus, 400},
+		{"401", httpStatus(401), observation.WordStatus, 401},
+		{"404", httpStatus(404), observation.WordStatus, 404},
+		{"429", httpStatus(429), observation.WordStatus, 429},
+		{"500", httpStatus(500), observation.WordStatus, 500},
+		{"503", httpStatus(503), observation.WordStatus, 503},
+		{"599", httpStatus(599), observation.WordStatus, 599},
+		{"600", httpStatus(600), observation.WordStatus, 600},
+		{"999", httpStatus(999), observation.WordStatus, 999},
+		{"HTTP/1.0", "HTTP/1.0 200 OK\r\n\r\nhello", "", 0},
+		{"truncated body", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", "", 0},
+		{"bad gzip", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "", 0},
+		{"large body", big, "", 0},
+		{"not HTTP", "SSH-2.0-OpenSSH_9.2p1\r\n", observation.WordGarbage, 0},
+		{"accepts and closes", "", observation.WordReset, 0},
+		{"302 without Location", httpStatus(302), "", 0},
+		{"304 with Location", httpStatus(304, "Location: /bad"), "", 0},
 		{"- endless header section", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxHead), observation.WordGarbage, 0},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(v.answer))
 			wantOutcome(t, try(t, get(app.port), harness.Patience), v.word, v.code)
-			harness.Equal(t, len(app.hits()), 1, "hits")
+			harness.Equal(t, len(app.hits()), 1, "requests")
 		})
 	}
 }
 
-func TestHTTPProbeReset(t *testing.T) { // S13
+func TestHTTPProbeResetFailsWithReset(t *testing.T) {
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) { _ = c.SetLinger(0) })
 	wantOutcome(t, try(t, get(app.port), harness.Patience), observation.WordReset, 0)
 }
 
-func TestHTTPProbeTimeout(t *testing.T) { // S11, S14
+func TestHTTPProbeFailsOnlyWithoutResponse(t *testing.T) {
 	over := make(chan struct{})
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) { <-over })
 	wantOutcome(t, try(t, get(silent.port), 50*time.Millisecond), observation.WordTimeout, 0)
@@ -220,7 +220,7 @@ func TestHTTPProbeTimeout(t *testing.T) { // S11, S14
 	})
 }
 
-func TestRefusedConnection(t *testing.T) { // S17, T03
+func TestRefusedConnectionFailsWithRefused(t *testing.T) {
 	port := int32(refusedPort(t))
 	for name, a := range map[string]attemptFunc{
 		"http":        get(port),
@@ -261,22 +261,22 @@ func TestRedirects(t *testing.T) {
 		hits    int
 		warned  bool
 	}{
-		{"R01 to 200", map[string]string{"/h": httpStatus(302, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
-		{"R02 to 500", map[string]string{"/h": httpStatus(302, "Location: /bad"), "/bad": httpStatus(500)}, observation.WordStatus, 500, 2, false},
-		{"R04 307", map[string]string{"/h": httpStatus(307, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
-		{"R05 to another host", map[string]string{"/h": httpStatus(302, "Location: http://192.0.2.1/final")}, "", 0, 1, true},
-		{"R05 to another name", map[string]string{"/h": httpStatus(301, "Location: https://example.com/login")}, "", 0, 1, true},
-		{"R07 to another scheme", map[string]string{"/h": httpStatus(301, "Location: ftp://127.0.0.1/x")}, observation.WordRedirect, 0, 1, false},
-		{"R08 nine hops", hops(9), "", 0, 10, false},
-		{"R08 ten hops", hops(10), observation.WordRedirect, 0, 10, false},
-		{"R08 loop", map[string]string{"/h": httpStatus(302, "Location: /h")}, observation.WordRedirect, 0, 10, false},
+		{"to 200", map[string]string{"/h": httpStatus(302, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
+		{"to 500", map[string]string{"/h": httpStatus(302, "Location: /bad"), "/bad": httpStatus(500)}, observation.WordStatus, 500, 2, false},
+		{"307", map[string]string{"/h": httpStatus(307, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
+		{"to another host", map[string]string{"/h": httpStatus(302, "Location: http://192.0.2.1/final")}, "", 0, 1, true},
+		{"to another name", map[string]string{"/h": httpStatus(301, "Location: https://example.com/login")}, "", 0, 1, true},
+		{"to another scheme", map[string]string{"/h": httpStatus(301, "Location: ftp://127.0.0.1/x")}, observation.WordRedirect, 0, 1, false},
+		{"nine hops", hops(9), "", 0, 10, false},
+		{"ten hops", hops(10), observation.WordRedirect, 0, 10, false},
+		{"loop", map[string]string{"/h": httpStatus(302, "Location: /h")}, observation.WordRedirect, 0, 10, false},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", paths(v.answers))
 			err := try(t, get(app.port), harness.Patience)
 			wantOutcome(t, err, v.word, v.code)
 			harness.Equal(t, passes(err) && err != nil, v.warned, "warning", err)
-			harness.Equal(t, len(app.hits()), v.hits, "hits")
+			harness.Equal(t, len(app.hits()), v.hits, "requests")
 		})
 	}
 }
@@ -285,10 +285,10 @@ func TestRedirectToOtherPortIsFollowed(t *testing.T) {
 	final := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(302, fmt.Sprintf("Location: http://127.0.0.1:%d/final", final.port))))
 	harness.Equal(t, try(t, get(app.port), harness.Patience), nil)
-	harness.Equal(t, len(final.hits()), 1, "hits on the other port")
+	harness.Equal(t, len(final.hits()), 1, "requests to the other port")
 }
 
-// The probe passes, as after a redirect to another host. The kubelet would follow the redirect.
+// The probe passes with a warning, as after a redirect to another host. The kubelet would follow the redirect.
 func TestRedirectToSidecarPortIsNotFollowed(t *testing.T) {
 	own := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 	for location, followed := range map[string]bool{
@@ -313,7 +313,7 @@ func TestRedirectToSidecarPortIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestRedirectToHTTPSOnPlainPortFailsWithTLS(t *testing.T) { // R07
+func TestRedirectToHTTPSOnPlainPortFailsWithTLS(t *testing.T) {
 	plain := newWebApp(t, 200, 0)
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(301, fmt.Sprintf("Location: https://127.0.0.1:%d/", plain.port))))
 	wantOutcome(t, try(t, get(app.port), harness.Patience), observation.WordTLS, 0)
@@ -328,13 +328,13 @@ func TestHTTPProbeRequest(t *testing.T) {
 		{"same as the kubelet", HTTPGetAction{Path: "/h"}, []string{
 			"GET /h HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "Connection: close",
 		}},
-		{"P14 empty host", HTTPGetAction{Host: ""}, []string{
+		{"empty host", HTTPGetAction{Host: ""}, []string{
 			"GET / HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "Connection: close",
 		}},
-		{"P34 repeated fields keep their order", HTTPGetAction{HTTPHeaders: []HTTPHeader{{"X-a", "1"}, {"x-A", "2"}}}, []string{
+		{"repeated fields keep their order", HTTPGetAction{HTTPHeaders: []HTTPHeader{{"X-a", "1"}, {"x-A", "2"}}}, []string{
 			"GET / HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "X-A: 1", "X-A: 2", "Connection: close",
 		}},
-		{"P35 P36 user-defined Host, User-Agent and Accept", HTTPGetAction{HTTPHeaders: []HTTPHeader{
+		{"user-defined Host, User-Agent and Accept", HTTPGetAction{HTTPHeaders: []HTTPHeader{
 			{"host", "foo.bar"}, {"user-agent", "mine"}, {"accept", "text/plain"},
 		}}, []string{
 			"GET / HTTP/1.1", "Host: foo.bar", "User-Agent: mine", "Accept: text/plain", "Connection: close",
@@ -368,19 +368,19 @@ func byName(head []string) string {
 
 func TestHTTPProbePathIsUnchanged(t *testing.T) {
 	for path, want := range map[string]string{
-		"":              "/",      // P26
-		"/":             "/",      // P26
-		"h":             "/h",     // P27
-		"/a?b=c":        "/a?b=c", // P28
-		"?q=1":          "/?q=1",  // P28
+		"":              "/",
+		"/":             "/",
+		"h":             "/h",
+		"/a?b=c":        "/a?b=c",
+		"?q=1":          "/?q=1",
 		"/a?b=c;d&e=%z": "/a?b=c;d&e=%z",
 		"/a?b=c d\né":   "/a?b=c%20d%0A%C3%A9",
-		"/a b":          "/a%20b",  // P29
-		"/a#f":          "/a",      // P30
-		"//x/y":         "//x/y",   // P31
-		"a/../b":        "/a/../b", // P31
+		"/a b":          "/a%20b",
+		"/a#f":          "/a",
+		"//x/y":         "//x/y",
+		"a/../b":        "/a/../b",
 		"http://evil/":  "/http://evil/",
-		"/a%zz":         "/a%25zz", // P32, as in the kubelet
+		"/a%zz":         "/a%25zz", // as in the kubelet
 		"/%2f%41":       "/%2f%41",
 		"/a\r\nX: y":    "/a%0D%0AX:%20y",
 	} {
@@ -392,14 +392,14 @@ func TestHTTPProbePathIsUnchanged(t *testing.T) {
 			harness.Equal(t, line, "GET "+want+" HTTP/1.1")
 		})
 	}
-	t.Run("60000 bytes", func(t *testing.T) { // P33
+	t.Run("60000 bytes", func(t *testing.T) {
 		app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 		get, _ := newHTTPAttempt(&HTTPGetAction{Path: "/" + strings.Repeat("x", 60000), Port: Port{Number: app.port}}, false)
 		wantOutcome(t, try(t, get, harness.Patience), "", 0)
 	})
 }
 
-func TestProxyIsNotUsed(t *testing.T) { // P40
+func TestProxyIsNotUsed(t *testing.T) {
 	if got := newOneShot(new(dialer).dial, http.Protocols{}).transport.Proxy; got != nil {
 		t.Error("got a proxy function in the transport, want nil")
 	}
@@ -437,7 +437,7 @@ func TestTimeoutClosesConnection(t *testing.T) {
 	}
 }
 
-func TestHTTPSProbeSkipsVerificationAndSupportsHTTP2(t *testing.T) { // P22, P23
+func TestHTTPSProbeSkipsVerificationAndSupportsHTTP2(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		var proto atomic.Value
 		app := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto.Store(r.Proto) }))
@@ -459,7 +459,7 @@ func TestHTTPSProbeSkipsVerificationAndSupportsHTTP2(t *testing.T) { // P22, P23
 	}
 }
 
-func TestHTTPSProbeOfPlainPortFailsWithTLS(t *testing.T) { // P24
+func TestHTTPSProbeOfPlainPortFailsWithTLS(t *testing.T) {
 	plain := newWebApp(t, 200, 0)
 	get, _ := newHTTPAttempt(&HTTPGetAction{Port: Port{Number: plain.port}, Scheme: "HTTPS"}, false)
 	wantOutcome(t, try(t, get, harness.Patience), observation.WordTLS, 0)
@@ -476,7 +476,7 @@ func newTLSApp(t *testing.T, clients tls.ClientAuthType) *httptest.Server {
 	return app
 }
 
-func TestHTTPProbeOfTLSPortFailsWithStatus(t *testing.T) { // P25
+func TestHTTPProbeOfTLSPortFailsWithStatus(t *testing.T) {
 	app := newTLSApp(t, tls.NoClientCert)
 	wantOutcome(t, try(t, get(portOf(app.Listener.Addr())), harness.Patience), observation.WordStatus, 400)
 }
@@ -487,7 +487,7 @@ func TestRequiredClientCertificateFailsWithTLS(t *testing.T) {
 	wantOutcome(t, try(t, get, harness.Patience), observation.WordTLS, 0)
 }
 
-// The alert can arrive while the request is written, so that the write fails.
+// If the alert arrives while the request is written, the write fails.
 func TestAlertIsReportedAfterWriteError(t *testing.T) {
 	app := newTLSApp(t, tls.RequireAnyClientCert)
 	var h1 http.Protocols
@@ -504,7 +504,7 @@ func TestAlertIsReportedAfterWriteError(t *testing.T) {
 	}
 }
 
-// A lateBody is a request body that is available after the connection is closed.
+// A lateBody is a request body that becomes available when the connection is closed.
 type lateBody chan struct{}
 
 func (b lateBody) Read(p []byte) (int, error) {
@@ -528,7 +528,7 @@ func (c *closeConn) Close() error {
 	return err
 }
 
-func TestIPv6(t *testing.T) { // P15, P16
+func TestProbeConnectsToIPv6Loopback(t *testing.T) {
 	app := newRawApp(t, "[::1]:0", text(httpStatus(200)))
 	port := Port{Number: app.port}
 	for name, a := range map[string]attemptFunc{
@@ -557,7 +557,7 @@ func get(port int32) attemptFunc {
 	return first(newHTTPAttempt(&HTTPGetAction{Path: "/h", Port: Port{Number: port}}, false))
 }
 
-func TestTCPProbePassesIfPortAccepts(t *testing.T) { // T01, T02
+func TestTCPProbePassesIfPortAccepts(t *testing.T) {
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) {})
 	for range 3 {
 		wantOutcome(t, try(t, first(newTCPAttempt(&TCPSocketAction{Port: Port{Number: silent.port}})), harness.Patience), "", 0)

@@ -5,9 +5,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// maxDetail is the maximum length, in bytes, of the error of an attempt in logs, on the status
-// page and in the output of `queue-proxy why`. Errors of net/http quote the response from the
-// application.
+// maxDetail is the maximum length in bytes of the error of an attempt in logs, on the status
+// page and in the output of `queue-proxy why`. The error can be long because the errors of net/http
+// quote the response from the application.
 const maxDetail = 4 << 10
 
 // detail returns the error message of an attempt, truncated to maxDetail bytes.

@@ -1,8 +1,8 @@
 // Package probe checks whether the user container is ready.
 //
-// [Parse] parses the readiness probe in SERVING_READINESS_PROBE, [New] creates a [Prober] for it, and
-// [Prober.Ready] runs it. The rules for the fields and the result of a probe are the same as in the kubelet, because
-// users know them. The intervals and the sharing of results are described in docs/promises.md 2.2.
+// [Parse] parses the readiness probes in SERVING_READINESS_PROBE, [New] creates a [Prober] for the probes, and
+// [Prober.Ready] runs them. Users know the rules of the kubelet for the fields and the result of a probe, so this
+// package uses the same rules. The intervals and the sharing of results are described in docs/promises.md 2.2.
 //
 // The files http.go, tcp.go and grpc.go implement one attempt of a probe. The file prober.go decides when an
 // attempt starts.
@@ -62,8 +62,8 @@ type TCPSocketAction struct {
 	Host string `json:"host,omitempty"` // "" means 127.0.0.1, then [::1]
 }
 
-// OtherHost returns the host field of the probe, and the path of this field, if the host is not localhost or a
-// loopback address. Otherwise it returns empty strings.
+// OtherHost returns the host field of the probe and the path of this field if the host is set and is not localhost,
+// 127.0.0.1, ::1 or an unspecified address. Otherwise it returns empty strings.
 func (p *Probe) OtherHost() (field, host string) {
 	switch {
 	case p.HTTPGet != nil:
@@ -154,8 +154,8 @@ func Parse(text string, array bool) ([]Probe, []error) {
 	return probes, nil
 }
 
-// decode parses and validates a probe. It first decodes the structure and then each value, so that it
-// reports all values that have the wrong type.
+// decode parses and validates a probe. It first decodes the structure and then each value, because it reports all
+// values that have the wrong type, and not only the first one.
 func decode(text []byte, path string) (Probe, []error) {
 	var shape struct {
 		Exec    *struct{ Command json.RawMessage } `json:"exec"`

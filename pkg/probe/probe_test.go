@@ -77,7 +77,7 @@ func TestParseVectors(t *testing.T) {
 	}
 }
 
-func TestParseBlankReturnsError(t *testing.T) { // E04
+func TestParseBlankReturnsError(t *testing.T) {
 	for _, array := range []bool{false, true} {
 		if _, errs := Parse(" ", array); len(errs) != 1 || !strings.Contains(errs[0].Error(), "unexpected end of JSON input") {
 			t.Errorf("Parse(blank, %v): got %v, want one error about the end of the input", array, errs)
@@ -85,7 +85,7 @@ func TestParseBlankReturnsError(t *testing.T) { // E04
 	}
 }
 
-func TestParseUsesLastDuplicateKey(t *testing.T) { // E19
+func TestParseUsesLastDuplicateKey(t *testing.T) {
 	p, errs := Parse(`{"tcpSocket":{"port":1,"host":"a"},"TCPSocket":{"port":8080}}`, false)
 	if errs != nil {
 		t.Fatal(errs)

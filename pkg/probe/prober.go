@@ -87,14 +87,14 @@ type target struct {
 	refused    time.Time     // time of the first of several consecutive refused attempts; zero if the last attempt was not refused
 
 	// The following fields are guarded by Prober.mu. The fields above are owned by the current run.
-	known  observation.ProbeReadiness // Detail and Warning are not set; state derives them from err
+	known  observation.ProbeReadiness // Detail and Warning are not set, because state derives them from err
 	err    error                      // error of the last attempt for Detail, or for Warning if warned is true
 	warned bool                       // the last attempt passed with a warning
 }
 
 // A run executes all probes until the result is known. All callers that arrive during the run share the result.
-// The number of callers is limited and reported. HTTP/2 detection in package http1client needs neither, and
-// therefore does not use this type.
+// The number of callers is limited and reported. The HTTP/2 detection in package http1client does not use this type,
+// because it does not need a limit or a report.
 type run struct {
 	callers int           // number of waiting callers; guarded by Prober.mu
 	done    chan struct{} // closed when err is set
@@ -210,8 +210,8 @@ func (p *Prober) Stop(ctx context.Context) error {
 	return nil
 }
 
-// answer runs all probes concurrently and waits for all results. It does not return after the first failure, because
-// the next caller would then immediately start a new run.
+// answer runs all probes concurrently, waits for all results, and sets the result of r. It does not return after the
+// first failure, because the next caller would then immediately start a new run.
 func (p *Prober) answer(r *run) {
 	ready := make([]bool, len(p.targets))
 	var others sync.WaitGroup
@@ -413,7 +413,7 @@ func (p *Prober) notifyLater() {
 }
 
 // sleepUntil waits until t and returns true. If ctx is done before t, it returns false. If the deadline
-// of ctx is not after t, it waits until ctx is done.
+// of ctx is not after t, it waits until ctx is done and returns false.
 func sleepUntil(ctx context.Context, t time.Time) bool {
 	if end, ok := ctx.Deadline(); ok && !t.Before(end) {
 		<-ctx.Done()

@@ -17,13 +17,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Errors of scripts.
+// Errors that scripts return.
 var (
 	refused   = syscall.ECONNREFUSED
 	status500 = &failure{word: observation.WordStatus, code: 500, err: errors.New("HTTP status 500")}
 )
 
-// A script is a user container that responds to attempts with a function. It records the attempts in synctest time.
+// A script is a user container in memory. It records the attempts, and calls then for the result of each attempt.
 type script struct {
 	mu    sync.Mutex
 	begun time.Time
@@ -47,7 +47,8 @@ func (s *script) count() int {
 	return len(s.tries)
 }
 
-// takes returns a function that waits for d and returns err. If the context is done first, it returns its error.
+// takes returns a function that waits for d and returns err. If the context is done first, the function returns the
+// error of the context.
 func takes(d time.Duration, err error) func(int, context.Context) error {
 	return func(_ int, ctx context.Context) error {
 		select {
@@ -65,7 +66,7 @@ func hangs() func(int, context.Context) error {
 	return func(_ int, ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 }
 
-// sequence returns the errors one after the other, and then nil.
+// sequence returns a function that returns errs one after the other, and then nil.
 func sequence(errs ...error) func(int, context.Context) error {
 	return func(n int, _ context.Context) error {
 		if n < len(errs) {
@@ -126,7 +127,7 @@ func wantWord(t *testing.T, err error, want observation.ReadinessWord) {
 	harness.Equal(t, e.State.Probes[0].Word, want, "word")
 }
 
-func TestProberWithoutProbesIsReady(t *testing.T) { // E02, E11, E12
+func TestProberWithoutProbesIsReady(t *testing.T) {
 	p := New(nil, Options{})
 	for _, when := range []string{"before Stop", "after Stop"} {
 		if err := p.Ready(context.Background()); err != nil || !p.State().Ready() {
@@ -138,7 +139,7 @@ func TestProberWithoutProbesIsReady(t *testing.T) { // E02, E11, E12
 	}
 }
 
-func TestAttemptsStartEvery50ms(t *testing.T) { // A04
+func TestAttemptsStartEvery50ms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, always(status500)))
 		wantWord(t, p.Ready(t.Context()), observation.WordStatus)
@@ -152,7 +153,7 @@ func TestAttemptsStartEvery50ms(t *testing.T) { // A04
 	})
 }
 
-func TestRefusedAttemptIsRepeatedAfter10ms(t *testing.T) { // A01, A05
+func TestRefusedAttemptIsRepeatedAfter10ms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, nil))
 		s.then = func(_ int, _ context.Context) error {
@@ -163,7 +164,7 @@ func TestRefusedAttemptIsRepeatedAfter10ms(t *testing.T) { // A01, A05
 		}
 		harness.Equal(t, p.Ready(t.Context()), nil)
 		wantTook(t, s.begun, 2010*time.Millisecond)
-		harness.Equal(t, s.count(), 202, "tries")
+		harness.Equal(t, s.count(), 202, "attempts")
 	})
 }
 
@@ -186,12 +187,12 @@ func TestRefusedAttemptsBackOff(t *testing.T) {
 		_ = p.Ready(t.Context())
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		n = len(s.tries) - 400 // an attempt of the last run; its first 250 intervals are 10 ms
+		n = len(s.tries) - 400 // an attempt of the last run, whose first 250 intervals are 10 ms
 		harness.Equal(t, s.tries[n+1]-s.tries[n], minRedialInterval, "interval of refused attempts after a response")
 	})
 }
 
-func TestAttemptTimeoutDoublesAfterTimeouts(t *testing.T) { // A03, A07
+func TestAttemptTimeoutDoublesAfterTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, takes(600*time.Millisecond, nil)))
 		harness.Equal(t, p.Ready(t.Context()), nil, "endpoint that takes 600 ms")
@@ -208,18 +209,18 @@ func TestAttemptTimeoutDoublesAfterTimeouts(t *testing.T) { // A03, A07
 	})
 }
 
-func TestRunWithoutResponseEndsAfter10s(t *testing.T) { // A03, G12
+func TestRunWithoutResponseEndsAfter10s(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, hangs()))
 		wantWord(t, p.Ready(t.Context()), observation.WordTimeout)
 		wantTook(t, s.begun, 10*time.Second)
 		// The first timeouts are 100, 200, 400 and 800 ms. All others are 1 s. The thirteenth attempt is canceled.
-		harness.Equal(t, s.count(), 13, "tries")
+		harness.Equal(t, s.count(), 13, "attempts")
 		harness.Equal(t, p.State().Probes[0].Tries, 12, "recorded attempts, without the canceled attempt")
 	})
 }
 
-func TestSuccessThresholdCountsConsecutivePasses(t *testing.T) { // A09 A10 A11
+func TestSuccessThresholdCountsConsecutivePasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(3, sequence(nil, status500)))
 		harness.Equal(t, p.Ready(t.Context()), nil)
@@ -238,7 +239,7 @@ func TestSuccessThresholdCountsConsecutivePasses(t *testing.T) { // A09 A10 A11
 	})
 }
 
-func TestUnreachableThresholdReturnsThreshold(t *testing.T) { // A13
+func TestUnreachableThresholdReturnsThreshold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1000, always(nil)))
 		wantWord(t, p.Ready(t.Context()), observation.WordThreshold)
@@ -246,12 +247,12 @@ func TestUnreachableThresholdReturnsThreshold(t *testing.T) { // A13
 	})
 }
 
-func TestStandardProbeMakesOneAttempt(t *testing.T) { // A14, S14, S16
+func TestStandardProbeMakesOneAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, standard(hangs()))
 		wantWord(t, p.Ready(t.Context()), observation.WordTimeout)
 		wantTook(t, s.begun, time.Second)
-		harness.Equal(t, s.count(), 1, "tries")
+		harness.Equal(t, s.count(), 1, "attempts")
 		s.then = always(nil)
 		harness.Equal(t, p.Ready(t.Context()), nil, "second run")
 	})
@@ -264,9 +265,9 @@ func TestProbeFieldsSetTimeoutAndThreshold(t *testing.T) {
 		threshold int
 	}{
 		{`{"tcpSocket":{"port":1}}`, 100 * time.Millisecond, 1},
-		{`{"tcpSocket":{"port":1},"timeoutSeconds":5,"failureThreshold":1,"initialDelaySeconds":60}`, 100 * time.Millisecond, 1}, // A08
+		{`{"tcpSocket":{"port":1},"timeoutSeconds":5,"failureThreshold":1,"initialDelaySeconds":60}`, 100 * time.Millisecond, 1},
 		{`{"tcpSocket":{"port":1},"successThreshold":3}`, 100 * time.Millisecond, 3},
-		{`{"tcpSocket":{"port":1},"periodSeconds":1}`, time.Second, 1}, // E28 to E30
+		{`{"tcpSocket":{"port":1},"periodSeconds":1}`, time.Second, 1},
 		{`{"tcpSocket":{"port":1},"periodSeconds":1,"timeoutSeconds":7}`, 7 * time.Second, 1},
 		{`{"tcpSocket":{"port":1},"periodSeconds":1,"timeoutSeconds":2147483647}`, 2147483647 * time.Second, 1},
 	} {
@@ -281,7 +282,7 @@ func TestProbeFieldsSetTimeoutAndThreshold(t *testing.T) {
 	}
 }
 
-func TestConcurrentCallersShareRun(t *testing.T) { // C01
+func TestConcurrentCallersShareRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, standard(takes(300*time.Millisecond, nil)))
 		var callers sync.WaitGroup
@@ -295,7 +296,7 @@ func TestConcurrentCallersShareRun(t *testing.T) { // C01
 	})
 }
 
-func TestCanceledCallerReturnsAndRunContinues(t *testing.T) { // C02
+func TestCanceledCallerReturnsAndRunContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1, hangs()))
 		var callers sync.WaitGroup
@@ -347,7 +348,7 @@ func TestCanceledContextDoesNotStartRun(t *testing.T) {
 			t.Errorf("got %v, want the error of the context", err)
 		}
 		synctest.Wait()
-		harness.Equal(t, s.count(), 0, "tries")
+		harness.Equal(t, s.count(), 0, "attempts")
 	})
 }
 
@@ -403,7 +404,7 @@ func TestTooManyCallersReturnsCrowded(t *testing.T) {
 	})
 }
 
-func TestReadyWaitsForAllProbes(t *testing.T) { // M01 to M05
+func TestReadyWaitsForAllProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		std, agg := standard(always(refused)), aggressive(1, always(status500))
 		p := start(t, Options{}, std, agg)

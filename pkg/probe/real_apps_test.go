@@ -30,8 +30,8 @@ func newReal(t *testing.T, o Options, list string) *Prober {
 	return p
 }
 
-// An app starts, responds with 503, becomes ready and stops. The callers have a timeout of 300 ms, like the
-// activator.
+// TestProberFollowsAppLifecycle starts an app that responds with 503, becomes ready and stops. The callers have a
+// timeout of 300 ms, which is the timeout of the activator.
 func TestProberFollowsAppLifecycle(t *testing.T) {
 	port := refusedPort(t)
 	var mu sync.Mutex
@@ -74,7 +74,7 @@ func TestProberFollowsAppLifecycle(t *testing.T) {
 	harness.Equal(t, told, []string{"starting refused", "starting status", "ready ", "failing refused"}, "changes")
 }
 
-func TestConcurrentCallersSendAtMostTwoRequests(t *testing.T) { // C01
+func TestConcurrentCallersSendAtMostTwoRequests(t *testing.T) {
 	release := make(chan struct{})
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) {
 		<-release

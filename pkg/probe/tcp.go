@@ -18,8 +18,8 @@ const (
 	loopback6 = "::1"
 )
 
-// lingerSeconds is the linger time of sockets, as in the kubelet. It prevents frequent probes from accumulating
-// sockets in TIME_WAIT.
+// lingerSeconds is the linger time of sockets in seconds, as in the kubelet. It prevents frequent probes from
+// accumulating sockets in TIME_WAIT.
 const lingerSeconds = 1
 
 // A dialer opens the connections of one probe. The attempts of a probe never overlap.
@@ -73,10 +73,10 @@ func nothingListens(err error) bool {
 	return err != nil && (wordOf(err) == observation.WordRefused || errors.Is(err, syscall.EADDRNOTAVAIL))
 }
 
-// connect dials an address. A connection to a loopback address is usually accepted or refused immediately.
-// Therefore, the first dial does not use the goroutine of package net that waits for the context. This reduces the
-// cost of a refused attempt by a third. The first dial can time out, for example if the
-// backlog is full. In this case, connect dials again and uses ctx.
+// connect dials an address. A connection to a loopback address is usually accepted or refused immediately. The first
+// dial therefore uses a context that cannot be canceled, and package net starts no goroutine that waits for it. This
+// reduces the cost of a refused attempt by a third. If the first dial times out, for example because the backlog is
+// full, connect dials again with ctx.
 func connect(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
 	if to, err := netip.ParseAddrPort(address); err == nil && to.Addr().IsLoopback() && ctx.Err() == nil {

@@ -30,7 +30,7 @@ func (w *workers) serve(state *RequestState) transport.Result {
 	w.max = max(w.max, w.now)
 	w.mu.Unlock()
 	w.slots <- struct{}{}
-	time.Sleep(w.took) // fake time of the test
+	time.Sleep(w.took) // in the fake time of the synctest bubble
 	<-w.slots
 	w.mu.Lock()
 	w.now--
@@ -193,7 +193,7 @@ func TestStateReuseClearsStream(t *testing.T) {
 		harness.Equal(t, p.Limit.exemption(&state.ticket), "stream", "exemption of the first request")
 		return transport.Result{Status: 101, Begun: true}
 	}
-	p.serve(f) // with the state that the next request reuses
+	p.serve(f) // the next request reuses the state of f
 	f.app = func(state *RequestState) transport.Result {
 		harness.Equal(t, p.Limit.exemption(&state.ticket), "counted", "exemption of the second request")
 		return answered(state)

@@ -27,7 +27,8 @@ const (
 	maxPushback = 1500
 )
 
-// retryAfter is the value of Retry-After if the queue or the memory is full, in seconds.
+// retryAfter is the value of Retry-After in seconds. The field is sent if the queue or the memory
+// is full, or if the queue timeout has expired.
 const retryAfter = "1"
 
 // answer is a response that the sidecar generates. It implements [transport.Answer]. The Proxy-Status
@@ -92,8 +93,8 @@ func (a *answer) Fields(yield func(name, value string)) {
 	}
 }
 
-// answerFor returns the response to a request that failed. A gRPC client ignores HTTP errors, so it
-// receives the status 200 and a grpc-status.
+// answerFor returns the response to a request that failed. The response to a gRPC call has the
+// status 200, and a grpc-status that contains the error.
 func answerFor(o *observation.Observation, x transport.Exchange) answer {
 	reason := o.Reason
 	if contentType := x.Header(transport.ContentType); transport.IsGRPC(contentType) {
@@ -134,8 +135,8 @@ var grpcUnits = map[byte]time.Duration{
 	'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
 }
 
-// grpcExpired reports whether the grpc-timeout value timeout has expired after the time elapsed. A
-// missing or invalid timeout never expires.
+// grpcExpired reports whether timeout, a value of grpc-timeout, has expired after the time elapsed.
+// A missing or invalid timeout never expires.
 func grpcExpired(timeout string, elapsed time.Duration) bool {
 	const maxDigits = 8
 	if len(timeout) < 2 || len(timeout) > maxDigits+1 {

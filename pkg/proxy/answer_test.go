@@ -20,15 +20,15 @@ func fieldsOf(a *answer) string {
 	return b.String()
 }
 
-// The test checks the HTTP and gRPC response for each reason (docs/promises.md 3.2 and 3.6).
+// TestAnswerForEachReason checks the HTTP and gRPC responses (docs/promises.md 3.2 and 3.6).
 func TestAnswerForEachReason(t *testing.T) {
 	for _, c := range []struct {
 		reason observation.Reason
 		status int
 		body   string
 		proxy  string // Proxy-Status after the name
-		retry  bool   // Retry-After: 1, and a pushback for gRPC
-		grpc   int    // there is no pushback if it is 8
+		retry  bool   // the response contains Retry-After: 1, and a pushback for gRPC
+		grpc   int    // grpc-status; without a pushback if it is 8
 	}{
 		{observation.QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 14},
 		{observation.Overload, 503, "not enough memory for requests\n", `error=connection_limit_reached; details="overload"`, true, 8},
@@ -67,11 +67,11 @@ func TestAnswerForEachReason(t *testing.T) {
 		}
 		harness.Equal(t, fieldsOf(&a), want, c.reason.String()+" fields to gRPC")
 	}
-	harness.Equal(t, observation.ClientGone.Status(), 499, "the status of a client that has gone")
-	harness.Equal(t, int(observation.NumReasons), 18, "the number of reasons")
+	harness.Equal(t, observation.ClientGone.Status(), 499, "status of a disconnected client")
+	harness.Equal(t, int(observation.NumReasons), 18, "number of reasons")
 }
 
-// The contract lists the error type of each reason in Proxy-Status.
+// The promises list the error type of each reason in Proxy-Status.
 func TestPromisesListAllReasons(t *testing.T) {
 	text, err := os.ReadFile("../../docs/promises.md")
 	harness.NoError(t, err)

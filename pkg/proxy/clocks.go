@@ -17,7 +17,7 @@ type Clocks struct {
 	ResponseStart time.Duration // until the response begins
 	Idle          time.Duration // maximum time between two bytes in either direction
 	Body          time.Duration // until the next byte of a request body that is being forwarded arrives; applies until the response begins
-	Send          time.Duration // until the client accepts a part of the response
+	Send          time.Duration // until the client accepts a part of the response that is being written
 	Queue         time.Duration // until the request gets a slot
 }
 
@@ -146,16 +146,15 @@ type expiry struct {
 	at  time.Duration // since the start of the request; 0 if no timeout is set
 }
 
-// consider replaces e if the timeout d, which begins at base, expires earlier. 0 means that there
-// is no timeout.
+// consider replaces e if the timeout d, which begins at base, expires earlier. If d is 0, there is no
+// timeout.
 func (e *expiry) consider(err error, d, base time.Duration) {
 	if d > 0 && (e.at == 0 || base+d < e.at) {
 		*e = expiry{err, base + d}
 	}
 }
 
-// earliest returns the timeout that expires first in the current phase. It is called several times
-// for each request.
+// earliest returns the timeout that expires first in the current phase.
 func (d *deadlines) earliest() (e expiry) {
 	c, phase := d.clocks, d.Phase()
 	e.consider(reasonError(observation.RequestTimeout), d.most, 0)

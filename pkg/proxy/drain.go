@@ -23,7 +23,7 @@ type DrainSettings struct {
 	WaitForStreams bool // also wait for streams
 }
 
-// streamKind reports whether an exchange is a stream. A drain does not wait for streams unless
+// A streamKind states whether an exchange is a stream. A drain does not wait for streams unless
 // [DrainSettings.WaitForStreams] is set, because the app ends its streams when it receives SIGTERM
 // (docs/promises.md 3.5).
 type streamKind uint8
@@ -44,7 +44,7 @@ type drainEntry struct {
 }
 
 // A Drain contains the list of requests in flight and the state of the shutdown. The state
-// depends only on past events and on the current time, so that a Drain needs no goroutine. It is
+// depends only on past events and on the current time, so a Drain needs no goroutine. A Drain is
 // safe for concurrent use.
 //
 //	serving  -- Begin(false), a preStop hook --> draining, reversible
@@ -67,7 +67,7 @@ type Drain struct {
 	ending  bool               // the pod is terminating; the drain is not undone
 	closing bool               // only streams are in flight, and new requests are rejected
 	over    bool               // Abort was called; new requests end immediately
-	settled chan struct{}      // closed when no requests except streams are in flight; nil if no goroutine waits
+	settled chan struct{}      // closed when the drain waits for no request in flight; nil if no goroutine waits
 	arrived time.Time          // when the last request that resets the quiet period started
 	flights int                // number of requests in flight
 	streams int                // number of flights that are streams
@@ -94,8 +94,8 @@ func (d *Drain) while(ctx context.Context) (_ context.Context, cancel func()) {
 	return ctx, func() { stop(); end() }
 }
 
-// Begin starts the drain, or joins the running drain. If ending is true, the pod is terminating.
-// Otherwise the drain is undone after one second.
+// Begin starts the drain, or joins the running drain. ending states that the pod is terminating. If
+// no call sets ending, the drain is undone one second after the first call.
 func (d *Drain) Begin(ending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,8 +132,8 @@ func (d *Drain) DeadlineAt() time.Time {
 	return d.began.Add(d.settings.Deadline)
 }
 
-// Draining reports whether a drain is running. While a drain is running, the response to a probe is
-// an error, because the pod is terminating.
+// Draining reports whether a drain is running. While a drain is running, probes fail, because the
+// pod or the app is terminating.
 func (d *Drain) Draining() bool {
 	if !d.begun.Load() {
 		return false
@@ -324,7 +324,8 @@ func (d *Drain) arrive(x transport.Exchange, state *RequestState, fresh bool) {
 	}
 }
 
-// noteStream records that a request in flight has become a stream.
+// noteStream records that a request in flight has become a stream. A gRPC call whose response begins
+// during a drain is not counted as a stream, so the drain waits for it.
 func (d *Drain) noteStream(state *RequestState, kind streamKind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/knative"
 )
 
-// A waiting readiness probe returns immediately when the drain begins, and not after the check of
+// When the drain begins, a waiting queue probe is answered immediately, and not after the check of
 // the user container (docs/promises.md 3.5).
 func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -18,7 +18,7 @@ func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 			Drain: NewDrain(DrainSettings{}),
 			Ready: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 		}
-		for range 2 { // the second time after a drain that was undone
+		for range 2 { // the second drain begins after the first was undone
 			x := newFake("/", knative.Probe, knative.QueueValue)
 			answered := make(chan answer)
 			go func() { answered <- p.answerProbe(observation.QueueProbe, x) }()
@@ -29,7 +29,7 @@ func TestDrainBeginAnswersWaitingProbe(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			if p.Drain.Draining() {
-				t.Error("got a running drain, want it undone")
+				t.Error("got a running drain, want no running drain after undoAfter")
 			}
 		}
 	})

@@ -15,8 +15,8 @@ import (
 // tick is the resolution of time in a run. All events happen at multiples of tick.
 const tick = undoAfter / 2
 
-// A drainCase contains the maximum numbers of events in a run. The test tries every order of the
-// events at every tick.
+// A drainCase contains the settings and the maximum numbers of events of a run. The test tries every
+// order of the events at every tick.
 type drainCase struct {
 	quiet, deadline, least int // ticks
 	ticks                  int // duration of a run
@@ -25,7 +25,7 @@ type drainCase struct {
 	streams                int // requests in flight that become streams
 	asks                   int // queue probes; if it is 0, all checks run after each step
 	hangUps                int // number of times that all waiters cancel
-	runs                   int // expected number of orders, so that a test that tries fewer fails
+	runs                   int // expected number of orders; the test fails if it tries another number
 }
 
 func (c drainCase) String() string {
@@ -100,7 +100,7 @@ type request struct {
 
 func (q *request) Notify() { q.woken = true }
 
-// sleeping is a waiter that called look and has not called it again.
+// sleeping is a waiter that has called look once.
 type sleeping struct {
 	emptied <-chan struct{}
 	next    time.Time
@@ -210,7 +210,7 @@ func (r *drainRun) next() []drainMove {
 	if r.ending && r.verdict() == "deadline" && !r.aborted {
 		may("cut", r.cut)
 	}
-	first := map[bool]bool{true: true, false: true} // per kind of request, because requests that are outside are interchangeable
+	first := map[bool]bool{true: true, false: true} // by request.counts, because requests that have not arrived are interchangeable
 	for i := range r.requests {
 		q := &r.requests[i]
 		if q.where == outside && !first[q.counts] {
@@ -229,7 +229,7 @@ func (r *drainRun) movesOf(q *request, i int) (next []drainMove) {
 	may := func(name string, do func()) { next = append(next, drainMove{fmt.Sprint(name, i), do}) }
 	switch q.where {
 	case outside:
-		if q.counts { // the start time is read, and the goroutine may be delayed after that
+		if q.counts { // the goroutine may be delayed after it has read the start time
 			may("read", func() {
 				q.where, q.since = read, r.now
 				q.state.begin(&Clocks{}, time.Now())
@@ -299,7 +299,7 @@ func (r *drainRun) ask() {
 	}
 }
 
-// cut ends the requests in flight at the deadline.
+// cut aborts the requests in flight after the deadline.
 func (r *drainRun) cut() {
 	r.aborted = true
 	for i := range r.requests {
@@ -429,7 +429,8 @@ func (r *drainRun) checkAsked(string) error {
 	return nil
 }
 
-// The test tries every order of signals, hooks, requests, the deadline and waiters at every tick.
+// TestDrainMatchesModelInAllInterleavings tries every order of signals, hooks, requests, the
+// deadline and waiters at every tick.
 func TestDrainMatchesModelInAllInterleavings(t *testing.T) {
 	for _, c := range []drainCase{
 		{quiet: 1, deadline: 3, ticks: 4, hooks: 1, signals: 1, requests: 1, runs: 3087},

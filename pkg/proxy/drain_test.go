@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// aDrain contains the settings for Knative's request timeout of 300 s.
+// aDrain contains the settings of a drain for the Knative request timeout of 300 s.
 var aDrain = DrainSettings{Quiet: 30 * time.Second, Deadline: 297 * time.Second}
 
 // flight adds a request in flight to a drain.
@@ -62,10 +62,10 @@ func TestDrainAfterSIGTERMIsFinal(t *testing.T) {
 		d.Begin(true)
 		harness.Equal(t, d.Draining(), true, "draining")
 		harness.Equal(t, <-wait(d), ended{Drained, 30 * time.Second}, "wait")
-		harness.Equal(t, d.Draining(), true, "draining, when drained")
+		harness.Equal(t, d.Draining(), true, "draining after the drain")
 		harness.Equal(t, <-wait(d), ended{Drained, 0}, "wait again")
 		time.Sleep(time.Hour)
-		harness.Equal(t, d.Draining(), true, "draining, much later")
+		harness.Equal(t, d.Draining(), true, "draining much later")
 	})
 }
 
@@ -77,10 +77,10 @@ func TestDrainWithoutSIGTERMIsUndone(t *testing.T) {
 			d.Begin(false)
 			preStop := wait(d)
 			time.Sleep(time.Second - 1)
-			harness.Equal(t, d.Draining(), true, "draining, just before")
+			harness.Equal(t, d.Draining(), true, "draining just before undoAfter")
 			time.Sleep(1 * time.Nanosecond)
 			harness.Equal(t, d.Draining(), false, "draining")
-			harness.Equal(t, <-preStop, ended{Undone, time.Second}, "the preStop")
+			harness.Equal(t, <-preStop, ended{Undone, time.Second}, "wait of the preStop hook")
 			time.Sleep(time.Duration(round) * time.Second)
 			harness.Equal(t, <-wait(d), ended{Undone, 0}, "wait")
 		}
@@ -95,11 +95,11 @@ func TestDrainSIGTERMAfterPreStopIsFinal(t *testing.T) {
 		time.Sleep(time.Second - 1)
 		d.Begin(true)
 		time.Sleep(1 * time.Nanosecond)
-		harness.Equal(t, d.Draining(), true, "draining, after the second")
+		harness.Equal(t, d.Draining(), true, "draining after undoAfter")
 		sigterm := wait(d)
 		// There is one drain, and its times begin with the preStop hook.
-		harness.Equal(t, <-preStop, ended{Drained, 30 * time.Second}, "the preStop")
-		harness.Equal(t, <-sigterm, ended{Drained, 29 * time.Second}, "the SIGTERM")
+		harness.Equal(t, <-preStop, ended{Drained, 30 * time.Second}, "wait of the preStop hook")
+		harness.Equal(t, <-sigterm, ended{Drained, 29 * time.Second}, "wait after SIGTERM")
 	})
 }
 
@@ -264,10 +264,10 @@ func TestDrainWaitReturnsOnCancel(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		start := time.Now()
-		harness.Equal(t, d.Wait(ctx), GaveUp, "the impatient")
-		harness.Equal(t, time.Since(start), 5*time.Second, "it waited")
-		harness.Equal(t, <-drained, ended{Drained, 30 * time.Second}, "the other")
-		harness.Equal(t, d.Wait(ctx), Drained, "the impatient, when it is over")
+		harness.Equal(t, d.Wait(ctx), GaveUp, "wait with a timeout")
+		harness.Equal(t, time.Since(start), 5*time.Second, "duration of the wait with a timeout")
+		harness.Equal(t, <-drained, ended{Drained, 30 * time.Second}, "wait without a timeout")
+		harness.Equal(t, d.Wait(ctx), Drained, "wait with an expired timeout after the drain")
 	})
 }
 
@@ -285,10 +285,10 @@ func TestAbortEndsAndNotifiesRequests(t *testing.T) {
 		synctest.Wait()
 		d.Abort()
 		for range here {
-			harness.Equal(t, <-why, observation.Draining, "asleep")
+			harness.Equal(t, <-why, observation.Draining, "waiting request")
 		}
-		harness.Equal(t, gone.state.expired(), observation.OK, "one that has left")
-		harness.Equal(t, flight(d, true).state.expired(), observation.Draining, "one that comes after")
+		harness.Equal(t, gone.state.expired(), observation.OK, "request that ended before Abort")
+		harness.Equal(t, flight(d, true).state.expired(), observation.Draining, "request after Abort")
 	})
 }
 
@@ -310,14 +310,14 @@ func TestAbortEndsAllBeforeNotify(t *testing.T) {
 		d.arrive(l, &l.state, true)
 	}
 	d.Abort()
-	harness.Equal(t, one.saw, observation.Draining, "the second, when the first wakes")
-	harness.Equal(t, two.saw, observation.Draining, "the first, when the second wakes")
+	harness.Equal(t, one.saw, observation.Draining, "second request when the first is notified")
+	harness.Equal(t, two.saw, observation.Draining, "first request when the second is notified")
 }
 
 func TestEmptyWaitsForLastRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
-		harness.Equal(t, d.Empty(context.Background()), nil, "nothing in flight")
+		harness.Equal(t, d.Empty(context.Background()), nil, "no request in flight")
 		one, two := flight(d, true), flight(d, true)
 		d.Begin(true)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -335,7 +335,7 @@ func TestEmptyWaitsForLastRequest(t *testing.T) {
 		default:
 		}
 		d.leave(&two.state)
-		harness.Equal(t, <-empty, nil, "then")
+		harness.Equal(t, <-empty, nil, "Empty after the last request")
 	})
 }
 
@@ -467,7 +467,7 @@ func randomEvents(random *rand.Rand) (events []event) {
 	return append(events, event{at + some(), "SIGTERM"})
 }
 
-// drainBy executes events and returns the result of the first wait.
+// drainBy executes events and returns a channel that receives the result of the first wait.
 func drainBy(d *Drain, events []event, random *rand.Rand) (over <-chan ended) {
 	start := time.Now()
 	var flying []*fake
@@ -491,8 +491,8 @@ func drainBy(d *Drain, events []event, random *rand.Rand) (over <-chan ended) {
 	return over
 }
 
-// The test uses random signals, hooks, requests and probes. A lost notification or a missing rule
-// changes the outcome or the duration of the wait.
+// TestDrainMatchesModelForRandomEvents uses random signals, hooks, requests and probes. A lost
+// notification or a missing rule changes the outcome or the duration of the wait.
 func TestDrainMatchesModelForRandomEvents(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -539,7 +539,7 @@ func TestDrainConcurrentUse(t *testing.T) {
 			d.Begin(true)
 			harness.Equal(t, d.Wait(context.Background()), Drained)
 			d.Abort()
-			harness.Equal(t, d.Empty(context.Background()), nil, "(nothing in flight)")
+			harness.Equal(t, d.Empty(context.Background()), nil, "no request in flight")
 		})
 	}
 	all.Wait()

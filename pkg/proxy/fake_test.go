@@ -26,7 +26,7 @@ type fake struct {
 	woken   chan struct{}
 	hangUp  context.CancelFunc
 	remote  string // address and port of the client
-	open    bool   // the client can send more after the header section
+	open    bool   // the client can send more data after the header section
 
 	repeated string // a field with two lines; the first line is empty
 
@@ -84,10 +84,11 @@ func (f *fake) Forward(s transport.State) transport.Result {
 	return f.app(state)
 }
 
-// expired returns the reason of the error from Expiry.
+// expired returns the reason for the error that Expiry returns.
 func (d *deadlines) expired() observation.Reason { return reasonOf(d.Expiry()) }
 
-// sleepUntil returns true if done is closed, and otherwise the error of Wait.
+// sleepUntil waits until done is closed or the request ends. It returns true if done is closed, and
+// otherwise the error of Wait.
 func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, error) {
 	for {
 		if f.request.Context().Err() != nil {
@@ -189,7 +190,7 @@ func (h *testProxy) begin(f *fake) <-chan struct{} {
 	return done
 }
 
-// empty fails the test unless all slots and requests in flight are released.
+// empty fails the test if a slot is in use or a request is in flight.
 func (h *testProxy) empty(t *testing.T) {
 	t.Helper()
 	if running, waiting := h.Limit.Load(); running != 0 || waiting != 0 {
@@ -198,6 +199,6 @@ func (h *testProxy) empty(t *testing.T) {
 	if n, oldest := h.Drain.Flights(); n != 0 || !oldest.IsZero() {
 		t.Errorf("requests in flight: got %d, oldest from %v, want none", n, oldest)
 	}
-	harness.Equal(t, h.Stats.Report(time.Now()).InFlight, 0, "counted in flight")
-	harness.Equal(t, h.kubelet.peers, [2]netip.Addr{}, "places of the kubelet taken")
+	harness.Equal(t, h.Stats.Report(time.Now()).InFlight, 0, "requests in flight in the statistics")
+	harness.Equal(t, h.kubelet.peers, [2]netip.Addr{}, "kubelet slots in use")
 }

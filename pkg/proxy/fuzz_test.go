@@ -16,8 +16,8 @@ import (
 var grpcMedia = regexp.MustCompile(`^application/grpc([+;](?s:.*))?$`)
 
 // FuzzAnswers sends arbitrary fields. The response to a probe must match the table of
-// docs/promises.md section 1. The response to a rejected request must be in gRPC if and only if the
-// request is gRPC.
+// docs/promises.md section 1. The response to a rejected request must use gRPC if and only if the
+// request uses gRPC.
 func FuzzAnswers(f *testing.F) {
 	f.Add("queue", "", "", "", "the app refuses connections")
 	f.Add("probe", "hash", "kube-probe/1.3", "application/grpc", "")
@@ -69,7 +69,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// Parts of a target that are not the path (RFC 9112 section 3.2).
+// Parts of a request target that are not a part of the path (RFC 9112 section 3.2).
 var (
 	query     = regexp.MustCompile(`(?s)\?.*$`)
 	authority = regexp.MustCompile(`(?s)^(?:[^/].*?)??://[^/]*`)

@@ -7,8 +7,9 @@ import (
 // maxHolders is the maximum number of requests that [Proxy.Holders] returns.
 const maxHolders = 20
 
-// Holders returns the oldest 20 requests that hold a slot. It does not include the slots of clients
-// that disconnected. [Limit.Held] returns the number of those slots.
+// Holders returns the oldest 20 requests that hold a slot, or that run outside the limit. It does
+// not include aborted requests for which a slot is held. [Limit.Held] returns the number of these
+// slots.
 func (p *Proxy) Holders() []observation.Holder {
 	d := p.Drain
 	d.mu.Lock()
@@ -63,8 +64,8 @@ func (state *RequestState) count(app *observation.AppRequests) {
 	}
 }
 
-// exemption returns why a request is exempt from the adaptive limit. It returns "counted" if the request is not exempt,
-// or if the limit is fixed or nil.
+// exemption returns the reason why a request is exempt from the adaptive limit. It returns "counted" if the request is
+// not exempt, or if the limit is fixed or nil.
 func (m *Limit) exemption(t *ticket) string {
 	if m == nil || m.adaptive == nil {
 		return "counted"

@@ -76,7 +76,8 @@ func TestInAppReturnsTimeOfSlot(t *testing.T) {
 	})
 }
 
-// A request can end while Holders reads its method and path. The race detector checks this test.
+// A request can end while Holders reads its method and path. The test can only fail with the race
+// detector.
 func TestHoldersDuringEndOfRequests(t *testing.T) {
 	h := newTestProxy()
 	var all sync.WaitGroup

@@ -33,8 +33,8 @@ func TestKubeletSlotsAdmitTwoProbes(t *testing.T) {
 		third := kubeletProbe("10.0.0.3:1").worksUntil(free)
 		synctest.Wait()
 		thirdDone := h.begin(third)
-		harness.Equal(t, forged.forwarded, 1, "the forged one, forwarded")
-		harness.Equal(t, third.forwarded, 0, "the third, forwarded")
+		harness.Equal(t, forged.forwarded, 1, "forwarded requests of a client that imitates the kubelet")
+		harness.Equal(t, third.forwarded, 0, "forwarded requests of the third probe")
 		harness.Equal(t, h.Limit.String(), "1 running, 1 waiting", "limit")
 		harness.Equal(t, h.Stats.Report(time.Now()).InFlight, 2, "counted")
 		n, _ := h.Drain.Flights()
@@ -44,7 +44,7 @@ func TestKubeletSlotsAdmitTwoProbes(t *testing.T) {
 		<-first
 		<-second
 		again := h.serve(kubeletProbe("10.0.0.1:1"))
-		harness.Equal(t, again.forwarded, 1, "one more, with places free again")
+		harness.Equal(t, again.forwarded, 1, "forwarded requests of a probe with a free slot")
 		close(free)
 		<-busy
 		<-thirdDone
@@ -66,9 +66,9 @@ func TestKubeletSlotsAdmitOneProbePerAddress(t *testing.T) {
 		busy := h.begin(newFake("/").worksUntil(free))
 		first := h.begin(kubeletProbe("[fe80::1]:1").worksUntil(free))
 		second := h.serve(kubeletProbe("[fe80::1]:2"))
-		harness.Equal(t, second.heard(), "503 pending request queue full\n", "the second of that address")
+		harness.Equal(t, second.heard(), "503 pending request queue full\n", "second probe of the same address")
 		other := h.serve(kubeletProbe("10.0.0.1:1"))
-		harness.Equal(t, other.forwarded, 1, "that of another, forwarded")
+		harness.Equal(t, other.forwarded, 1, "forwarded requests of another address")
 		close(free)
 		<-busy
 		<-first
@@ -129,14 +129,14 @@ func TestKubeletProbeTimeoutIsOneMinute(t *testing.T) {
 			}
 			h.serve(f)
 			o, what := h.seen[0], fmt.Sprintf("%+v, %d: ", c.clocks, c.phase)
-			harness.Equal(t, f.heard(), c.want, what+"heard")
-			harness.Equal(t, time.Since(start), c.after, what+"took")
+			harness.Equal(t, f.heard(), c.want, what+"response")
+			harness.Equal(t, time.Since(start), c.after, what+"duration")
 			harness.Equal(t, fmt.Sprint(o.Kind, " ", o.Reason), "kubelet probe request-timeout", what+"observed")
-			again := newFake("/").worksUntil(nil) // the next request of the connection does not have this timeout
+			again := newFake("/").worksUntil(nil) // the timeout does not apply to the next request of the connection
 			time.AfterFunc(2*time.Minute, func() { h.Drain.Abort() })
 			if c.clocks.Request == 0 {
 				h.Serve(again, &f.state)
-				harness.Equal(t, time.Since(start), 3*time.Minute, what+"the next took")
+				harness.Equal(t, time.Since(start), 3*time.Minute, what+"duration of the next request")
 			}
 			h.empty(t)
 		})
@@ -148,7 +148,7 @@ func TestKubeletProbeDuringDrainReturns503(t *testing.T) {
 	h.Drain.Begin(true)
 	for range 3 {
 		f := h.serve(kubeletProbe("10.0.0.1:1"))
-		harness.Equal(t, f.heard(), "503 shutting down\n", "heard")
+		harness.Equal(t, f.heard(), "503 shutting down\n", "response")
 		harness.Equal(t, f.forwarded, 0, "forwarded")
 	}
 	f := h.serve(newFake("/"))

@@ -26,7 +26,7 @@ type Limit struct {
 	mu          sync.Mutex
 	running     int // requests with a slot; 0 if the limit is adaptive, which counts them itself
 	waiting     int
-	held        int            // number of slots of canceled requests: see Proxy.hold
+	held        int            // number of slots that are held for aborted requests; see Proxy.hold
 	first, last *ticket        // the queue, oldest request first
 	adaptive    *adapt.Limiter // nil if the limit is fixed at maxRunning
 	timer       *time.Timer    // calls tick while requests are queued; nil if the limit is fixed
@@ -158,7 +158,8 @@ func (m *Limit) acquire(x transport.Exchange, state *RequestState) observation.R
 	}
 }
 
-// hash returns the hash of a request's path, for an adaptive limit.
+// hash returns the hash of a request's path. It returns 0 if the limit is fixed or the path is
+// unknown.
 func (m *Limit) hash(line *transport.Line) uint32 {
 	if m.adaptive == nil || line.Target == "" {
 		return 0
@@ -214,8 +215,8 @@ func (m *Limit) end(t *ticket, r adapt.Result) {
 	m.adapt(func(now time.Time) { m.adaptive.End(now, &t.slot, r) })
 }
 
-// adapt calls update, which may free slots of an adaptive limit. If the limit is fixed, it
-// does nothing.
+// adapt calls update, which changes the state of an adaptive limit, and then gives the free slots to
+// queued requests. If the limit is fixed, adapt does nothing.
 func (m *Limit) adapt(update func(now time.Time)) {
 	if m.adaptive == nil {
 		return
@@ -227,8 +228,8 @@ func (m *Limit) adapt(update func(now time.Time)) {
 	m.grant(now)
 }
 
-// hold moves the slot of t to a new ticket and returns the new ticket, because the engine reuses the
-// memory of t for its next request.
+// hold moves the slot of t to a new ticket and returns the new ticket. A new ticket is necessary
+// because the engine reuses the memory of t for its next request.
 func (m *Limit) hold(t *ticket) *ticket {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -295,9 +296,9 @@ func resultOf(o *observation.Observation) adapt.Result {
 	}
 }
 
-// abortTime is a divisor. If the client disconnects and the user container responds within
-// 1/abortTime of the previous duration of the request, the response is regarded as a result of
-// the disconnect.
+// abortTime is a divisor of the duration of a request until the client disconnected. If the user
+// container responds within 1/abortTime of this duration after the disconnect, the response is
+// regarded as a result of the disconnect.
 const abortTime = 8
 
 // heldResult returns the result of a held exchange for an adaptive limit. reason is the reason of

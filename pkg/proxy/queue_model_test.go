@@ -12,9 +12,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// step is an event for one request. Each step holds the lock of the limit once. Only leave locks
-// twice if the slot was granted, and its first critical section only reads values that do not
-// change any more.
+// step is an event for one request. Each step locks the limit once, except leave, which locks the
+// limit twice if the slot was granted. The first critical section of leave only reads values that do
+// not change any more.
 type step struct {
 	request int
 	what    action
@@ -30,10 +30,10 @@ const (
 	release action = 'r' // the exchange with the user container has ended
 )
 
-// sleeper is an exchange whose Wait returns when the test decides.
+// sleeper is an exchange whose method Wait returns when the test sends a result.
 type sleeper struct {
 	transport.Exchange
-	state  *RequestState // state of a completed request if there is one, as in an engine
+	state  *RequestState // reused from a completed request if possible, as in an engine
 	asleep chan struct{}
 	rouse  chan error
 	said   chan observation.Reason // receives the result of acquire
@@ -253,8 +253,8 @@ func everyRun(run func(choose func(n int) int) (moves string, err error)) (runs 
 	}
 }
 
-// The test tries every order in which a few requests arrive, wait, get a slot, leave and release.
-// Each step holds the lock once.
+// TestLimitMatchesModelInAllInterleavings tries every order in which a few requests arrive, wait, get
+// a slot, leave the queue and release the slot. Each step locks the limit once.
 func TestLimitMatchesModelInAllInterleavings(t *testing.T) {
 	for _, c := range []struct{ slots, depth, requests, runs int }{
 		{1, 0, 3, 4}, {1, 1, 3, 80}, {1, 2, 3, 207}, {2, 0, 3, 11}, {2, 1, 3, 33},
@@ -270,7 +270,7 @@ func TestLimitMatchesModelInAllInterleavings(t *testing.T) {
 	}
 }
 
-// The test uses random runs that are too long to try all orders.
+// TestLimitMatchesModelInRandomRuns uses random runs, because the runs are too long to try all orders.
 func TestLimitMatchesModelInRandomRuns(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))

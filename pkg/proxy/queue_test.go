@@ -21,8 +21,8 @@ type waiter struct {
 	why chan observation.Reason // receives the result of acquire
 }
 
-// queueUp starts acquire. In a synctest bubble it returns when the request holds a slot, waits or
-// was rejected.
+// queueUp calls acquire in a goroutine. It must be called in a synctest bubble, and returns when the
+// request holds a slot, waits in the queue or was rejected.
 func queueUp(m *Limit, c *Clocks) *waiter {
 	w := &waiter{newFake("/"), make(chan observation.Reason, 1)}
 	w.state.begin(c, time.Now())
@@ -91,11 +91,11 @@ func TestLimitCanceledRequestLeavesQueue(t *testing.T) {
 				m := NewLimit(1, 3)
 				queueUp(m, &Clocks{})
 				line := []*waiter{queueUp(m, &Clocks{}), queueUp(m, &Clocks{}), queueUp(m, &Clocks{})}
-				harness.Equal(t, queueUp(m, &Clocks{}).said(), "queue-full", "one too many")
+				harness.Equal(t, queueUp(m, &Clocks{}).said(), "queue-full", "request to a full queue")
 
 				line[i].hangUp()
-				harness.Equal(t, line[i].said(), "client-gone", "the leaver")
-				harness.Equal(t, m.String(), "1 running, 2 waiting", "after it")
+				harness.Equal(t, line[i].said(), "client-gone", "canceled request")
+				harness.Equal(t, m.String(), "1 running, 2 waiting", "after the request has left the queue")
 				line = append(slices.Delete(line, i, i+1), queueUp(m, &Clocks{}))
 				for _, w := range line {
 					harness.Equal(t, w.said(), "still waiting", "before its turn")
@@ -118,8 +118,8 @@ func TestLimitSlotIsFreeAfterAllCancel(t *testing.T) {
 		}
 		synctest.Wait()
 		m.release()
-		harness.Equal(t, m.String(), "0 running, 0 waiting", "all gone")
-		harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "a newcomer")
+		harness.Equal(t, m.String(), "0 running, 0 waiting", "after all requests are canceled")
+		harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "new request")
 	})
 }
 
@@ -128,10 +128,10 @@ func TestLimitCanceledRequestPassesGrantedSlot(t *testing.T) {
 		m := NewLimit(1, 3)
 		queueUp(m, &Clocks{})
 		leaver, next := queueUp(m, &Clocks{}), queueUp(m, &Clocks{})
-		leaver.hangUp() // at the same time, in any order:
-		m.release()     // the model test tries every interleaving
-		harness.Equal(t, leaver.said(), "client-gone", "the leaver")
-		harness.Equal(t, next.said(), "ok", "the next")
+		leaver.hangUp() // at the same time as release, in any order
+		m.release()     // TestLimitMatchesModelInAllInterleavings tries every order
+		harness.Equal(t, leaver.said(), "client-gone", "canceled request")
+		harness.Equal(t, next.said(), "ok", "next request")
 		m.release()
 		harness.Equal(t, m.String(), "0 running, 0 waiting", "at the end")
 	})
@@ -143,10 +143,10 @@ func TestLimitWaitEndsOnTimeout(t *testing.T) {
 		queueUp(m, &Clocks{})
 		w := queueUp(m, &Clocks{Queue: 2 * time.Second, Request: 3 * time.Second})
 		time.Sleep(2*time.Second - 1)
-		harness.Equal(t, w.said(), "still waiting", "just before")
+		harness.Equal(t, w.said(), "still waiting", "just before the timeout")
 		time.Sleep(1 * time.Nanosecond)
-		harness.Equal(t, w.said(), "queue-timeout", "then")
-		harness.Equal(t, m.String(), "1 running, 0 waiting", "after it")
+		harness.Equal(t, w.said(), "queue-timeout", "after the timeout")
+		harness.Equal(t, m.String(), "1 running, 0 waiting", "after the request has left the queue")
 	})
 }
 
@@ -159,7 +159,7 @@ func TestLimitWithoutQueueRejects(t *testing.T) {
 			harness.Equal(t, queueUp(m, &Clocks{}).said(), "queue-full", "third")
 			m.release()
 			harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "fourth")
-			harness.Equal(t, m.String(), "2 running, 0 waiting", "then")
+			harness.Equal(t, m.String(), "2 running, 0 waiting", "after the fourth")
 		}
 	})
 }
@@ -232,5 +232,5 @@ func TestLimitUnderConcurrentLoad(t *testing.T) {
 	if m.first != nil || m.last != nil {
 		t.Error("got a queued request at the end, want none")
 	}
-	t.Logf("%d served, %d turned away, %d left, %d at once", served.Load(), full.Load(), left.Load(), most.Load())
+	t.Logf("%d served, %d rejected, %d canceled, at most %d concurrent", served.Load(), full.Load(), left.Load(), most.Load())
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// RequestState is the state of one request. The engine owns the memory and reuses it, so that each
-// idle connection also has a RequestState. Exported methods may be called concurrently, except Trace,
-// Holds and Waited.
+// RequestState is the state of one request. The engine owns the memory and reuses it for later
+// requests, so an idle connection also has a RequestState. Exported methods may be called
+// concurrently, except Trace, Holds and Waited.
 type RequestState struct {
 	deadlines // the phase and the timeouts
 
@@ -48,8 +48,8 @@ func (state *RequestState) Upgrade() { state.enter(observation.Tunnelled) }
 // Upgraded implements transport.State.
 func (state *RequestState) Upgraded() bool { return state.Phase() == observation.Tunnelled }
 
-// enter records that the request has entered phase p. It restarts Clocks.Idle, because a transferred
-// byte causes each new phase except Dialling.
+// enter records that the request has entered phase p. Each phase except Dialling begins when a byte
+// is transferred, so enter also restarts Clocks.Idle for these phases.
 func (state *RequestState) enter(p observation.Phase) {
 	state.phase.Store(uint32(p))
 	if p != observation.Dialling {
@@ -63,7 +63,8 @@ func (state *RequestState) enter(p observation.Phase) {
 	}
 }
 
-// adaptTo records the limit from which the request has a slot, if the limit is adaptive.
+// adaptTo records that the request has a slot of m, if m is adaptive. If m is nil, the request no
+// longer has a slot.
 func (state *RequestState) adaptTo(m *Limit) {
 	if m != nil && m.adaptive == nil {
 		return
@@ -110,7 +111,8 @@ func (state *RequestState) clientReady() {
 	}
 }
 
-// becomeStream records that the request is a stream, whose duration is not limited.
+// becomeStream records that the request has become a stream. The adaptive limit does not count
+// streams, and the drain does not wait for them by default.
 func (state *RequestState) becomeStream() {
 	if m := state.adaptive.Load(); m != nil {
 		m.adapt(func(now time.Time) { m.adaptive.Stream(now, &state.ticket.slot) })

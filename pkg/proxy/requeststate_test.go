@@ -45,16 +45,16 @@ func TestTimeoutsApplyInTheirPhases(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					state := alive(&c.clocks, phase)
 					if !c.runs[i] {
-						harness.Equal(t, state.NextExpiry(), time.Time{}, "next")
+						harness.Equal(t, state.NextExpiry(), time.Time{}, "next expiry")
 						time.Sleep(1000 * d)
-						harness.Equal(t, state.expired(), observation.OK, "over, much later")
+						harness.Equal(t, state.expired(), observation.OK, "expiry much later")
 						return
 					}
-					harness.Equal(t, state.NextExpiry(), time.Now().Add(d), "next")
+					harness.Equal(t, state.NextExpiry(), time.Now().Add(d), "next expiry")
 					time.Sleep(d - 1)
-					harness.Equal(t, state.expired(), observation.OK, "over, just before")
+					harness.Equal(t, state.expired(), observation.OK, "expiry just before the timeout")
 					time.Sleep(1 * time.Nanosecond)
-					harness.Equal(t, state.expired(), c.reason, "over")
+					harness.Equal(t, state.expired(), c.reason, "expiry")
 				})
 			})
 		}
@@ -76,9 +76,9 @@ func TestTimeoutsIncludeQueueTime(t *testing.T) {
 			time.Sleep(6 * time.Second)
 			state.enter(observation.Dialling)
 			time.Sleep(3 * time.Second)
-			harness.Equal(t, state.expired(), observation.OK, "over after 9 s")
+			harness.Equal(t, state.expired(), observation.OK, "expiry after 9 s")
 			time.Sleep(time.Second)
-			harness.Equal(t, state.expired(), c.reason, "over after 10 s")
+			harness.Equal(t, state.expired(), c.reason, "expiry after 10 s")
 		})
 	}
 }
@@ -95,9 +95,9 @@ func TestFirstExpiredTimeoutIsReason(t *testing.T) {
 		waiting.Touch()
 		streaming.Touch()
 		tunnel.Touch()
-		harness.Equal(t, waiting.expired(), observation.ResponseStartTimeout, "waiting, touched")
-		harness.Equal(t, streaming.expired(), observation.RequestTimeout, "streaming, touched")
-		harness.Equal(t, tunnel.expired(), observation.OK, "tunnel, touched")
+		harness.Equal(t, waiting.expired(), observation.ResponseStartTimeout, "waiting, after Touch")
+		harness.Equal(t, streaming.expired(), observation.RequestTimeout, "streaming, after Touch")
+		harness.Equal(t, tunnel.expired(), observation.OK, "tunnel, after Touch")
 	})
 }
 
@@ -107,12 +107,12 @@ func TestIdleTimeoutRestartsOnEachByte(t *testing.T) {
 			state := alive(&Clocks{Idle: time.Second}, phase)
 			for range 10 {
 				time.Sleep(time.Second - 1)
-				harness.Equal(t, state.expired(), observation.OK, "over between bytes")
+				harness.Equal(t, state.expired(), observation.OK, "expiry between bytes")
 				state.Touch()
-				harness.Equal(t, state.NextExpiry(), time.Now().Add(time.Second), "next")
+				harness.Equal(t, state.NextExpiry(), time.Now().Add(time.Second), "next expiry")
 			}
 			time.Sleep(time.Second)
-			harness.Equal(t, state.expired(), observation.IdleTimeout, "over")
+			harness.Equal(t, state.expired(), observation.IdleTimeout, "expiry")
 		}
 	})
 }
@@ -123,29 +123,29 @@ func TestBodyTimeoutRunsOnlyWhileWaiting(t *testing.T) {
 		state := alive(&c, observation.Waiting)
 		state.AwaitBody() // the request may have a body that does not arrive
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), observation.OK, "a body that owes nothing")
-		harness.Equal(t, state.NextExpiry(), time.Time{}, "next")
+		harness.Equal(t, state.expired(), observation.OK, "expiry without ExpectBody")
+		harness.Equal(t, state.NextExpiry(), time.Time{}, "next expiry")
 
 		state = alive(&c, observation.Waiting)
 		state.ExpectBody()
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), observation.OK, "nobody reads, the user container is slow")
+		harness.Equal(t, state.expired(), observation.OK, "expiry while the engine does not wait for the body")
 		for range 10 {
 			state.AwaitBody()
 			time.Sleep(10*time.Second - 1)
-			harness.Equal(t, state.expired(), observation.OK, "over, between bytes")
+			harness.Equal(t, state.expired(), observation.OK, "expiry just before the body timeout")
 			state.GotBody()
 			time.Sleep(time.Minute)
-			harness.Equal(t, state.expired(), observation.OK, "over, while they are written")
+			harness.Equal(t, state.expired(), observation.OK, "expiry after the bytes have arrived")
 		}
 		state.AwaitBody()
 		time.Sleep(10 * time.Second)
-		harness.Equal(t, state.expired(), observation.ClientSlow, "over")
+		harness.Equal(t, state.expired(), observation.ClientSlow, "expiry")
 		state.enter(observation.Streaming)
-		harness.Equal(t, state.expired(), observation.OK, "over, when the response has begun")
+		harness.Equal(t, state.expired(), observation.OK, "expiry after the response has begun")
 		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), observation.OK, "the next request in the same memory")
+		harness.Equal(t, state.expired(), observation.OK, "expiry of the next request")
 	})
 }
 
@@ -154,14 +154,14 @@ func TestForcedEndPrecedesTimeouts(t *testing.T) {
 		for _, phase := range phases {
 			state := alive(&Clocks{Request: time.Second, Idle: time.Second}, phase)
 			state.end(observation.Draining)
-			harness.Equal(t, state.expired(), observation.Draining, "over")
+			harness.Equal(t, state.expired(), observation.Draining, "expiry")
 			state.end(observation.ClientGone)
-			harness.Equal(t, state.expired(), observation.Draining, "over, ended twice")
+			harness.Equal(t, state.expired(), observation.Draining, "expiry after a second end")
 			time.Sleep(time.Minute)
-			harness.Equal(t, state.expired(), observation.Draining, "over, when a clock has run out as well")
+			harness.Equal(t, state.expired(), observation.Draining, "expiry after a timeout has also expired")
 			state.begin(&Clocks{}, time.Now())
-			harness.Equal(t, state.expired(), observation.OK, "over, the next request in the same memory")
-			harness.Equal(t, state.Phase(), observation.Queued, "its phase")
+			harness.Equal(t, state.expired(), observation.OK, "expiry of the next request")
+			harness.Equal(t, state.Phase(), observation.Queued, "phase of the next request")
 		}
 	})
 }
@@ -203,12 +203,12 @@ func (m *clocksModel) next() (reason observation.Reason, at time.Time) {
 		}
 	}
 	if reason != observation.OK && !m.owed.IsZero() && m.owes && m.phase > observation.Queued && m.phase < observation.Streaming {
-		reason = observation.ClientSlow // whatever the timeout
+		reason = observation.ClientSlow // for each timeout
 	}
 	return reason, at
 }
 
-// step changes the request or lets time pass.
+// step changes the request, or sleeps for some time.
 func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 	switch random.IntN(6) {
 	case 0:
@@ -237,7 +237,7 @@ func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 	}
 }
 
-// The test uses random timeouts, phases and bytes.
+// TestExpiryMatchesModelForRandomEvents uses random timeouts, phases and bytes.
 func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -303,7 +303,7 @@ func TestRequestStateConcurrentReads(t *testing.T) {
 	}
 	state.end(observation.Draining)
 	all.Wait()
-	harness.Equal(t, state.expired(), observation.Draining, "over")
+	harness.Equal(t, state.expired(), observation.Draining, "expiry")
 	harness.Equal(t, state.Phase(), observation.Tunnelled, "phase")
 }
 
@@ -318,25 +318,25 @@ func TestSendTimeoutRunsOnlyDuringWrite(t *testing.T) {
 		c := Clocks{Send: 10 * time.Second}
 		state := alive(&c, observation.Streaming)
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), observation.OK, "nothing is offered: over")
-		harness.Equal(t, state.NextExpiry(), time.Time{}, "next")
+		harness.Equal(t, state.expired(), observation.OK, "expiry without a write")
+		harness.Equal(t, state.NextExpiry(), time.Time{}, "next expiry")
 		for range 10 {
 			state.WriteStarted()
-			harness.Equal(t, state.NextExpiry(), time.Now().Add(10*time.Second), "next")
+			harness.Equal(t, state.NextExpiry(), time.Now().Add(10*time.Second), "next expiry")
 			time.Sleep(10*time.Second - 1)
-			harness.Equal(t, state.expired(), observation.OK, "over, before it is taken")
+			harness.Equal(t, state.expired(), observation.OK, "expiry just before the send timeout")
 			state.WriteDone()
 			time.Sleep(time.Minute)
-			harness.Equal(t, state.expired(), observation.OK, "over, between two pieces")
+			harness.Equal(t, state.expired(), observation.OK, "expiry between two writes")
 		}
 		state.WriteStarted()
 		time.Sleep(10 * time.Second)
-		harness.Equal(t, state.expired(), observation.ClientSlow, "over")
+		harness.Equal(t, state.expired(), observation.ClientSlow, "expiry")
 		state.enter(observation.Tunnelled)
-		harness.Equal(t, state.expired(), observation.OK, "over, in a tunnel")
+		harness.Equal(t, state.expired(), observation.OK, "expiry in a tunnel")
 		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)
-		harness.Equal(t, state.expired(), observation.OK, "over, the next request in the same memory")
+		harness.Equal(t, state.expired(), observation.OK, "expiry of the next request")
 	})
 }
 

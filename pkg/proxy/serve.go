@@ -11,8 +11,8 @@
 //  8. Report the observation and end the trace.
 //  9. Record the end for the statistics and the drain.
 //
-// The package uses an [Exchange] and does not depend on sockets. The engines implement Exchange
-// (packages http1 and http2).
+// The package uses a [transport.Exchange] and does not depend on sockets. The engines, which are the
+// packages http1 and http2, implement Exchange.
 package proxy
 
 import (
@@ -39,7 +39,7 @@ type Proxy struct {
 	Clocks  Clocks
 	Stats   *stats.Stats
 	Observe func(*observation.Observation) // called after each request except the probes that Serve answers; must not retain its argument
-	Probed  func(*observation.Observation) // called after each answered probe; may be nil
+	Probed  func(*observation.Observation) // called after each answered queue, network or unknown probe; may be nil
 	Exclude Exclude
 	Trace   func(transport.Exchange) Trace // starts the trace of a request that is included in the statistics; Trace and its result may be nil
 
@@ -63,18 +63,19 @@ type Trace interface {
 	End(*observation.Observation)
 }
 
-// Reject runs Serve for a request that is rejected with the reason observation.Overload. The request
-// is not queued. If reset is true, the engine resets the stream of the client, and no response is sent.
+// Reject calls Serve for a request that is rejected with the reason observation.Overload. Serve does
+// not queue or forward the request. If reset is true, the engine resets the stream of the client, and
+// no response is sent.
 func (p *Proxy) Reject(x transport.Exchange, s transport.State, reset bool) {
-	state := s.(*RequestState) // of NewState
+	state := s.(*RequestState) // a result of NewState
 	state.rejected, state.reset = observation.Overload, reset
 	p.Serve(x, state)
 	state.rejected, state.reset = observation.OK, false
 }
 
 // Refuse responds with status to a request that an engine rejects because the header section is
-// invalid. The request is reported, but it is not limited and does not count in the statistics for
-// the autoscaler.
+// invalid. The request is reported to Observe, but it is not limited and is not included in the
+// statistics for the autoscaler.
 func (p *Proxy) Refuse(x transport.Exchange, status int) {
 	o := &observation.Observation{Kind: observation.Traffic, Exchange: x, Line: x.Line(), Reason: observation.BadRequest, Start: time.Now()}
 	o.Excluded = p.Exclude.has(o)
@@ -89,10 +90,10 @@ func (p *Proxy) NewState() transport.State { return new(RequestState) }
 // Draining reports whether a drain is running.
 func (p *Proxy) Draining() bool { return p.Drain.Draining() }
 
-// Serve serves one request. The engine owns state. x and state must not be used for another request
-// before Serve returns.
+// Serve serves one request. The engine owns s, which must be a result of NewState. x and s must not
+// be used for another request before Serve returns.
 func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
-	state := s.(*RequestState) // of NewState
+	state := s.(*RequestState) // a result of NewState
 	kind := knative.KindOf(x)
 	if kind.Answered() {
 		p.serveProbe(kind, x, state)
@@ -187,8 +188,8 @@ func (p *Proxy) serveProbe(kind observation.Kind, x transport.Exchange, state *R
 	}
 }
 
-// finish sends the response if the user container has sent none. It does not send a response if the
-// client has disconnected or the stream was reset.
+// finish sends the response to a request that failed before the user container responded. It sends
+// no response if the client has disconnected or the stream was reset.
 func finish(x transport.Exchange, o *observation.Observation) {
 	o.Status = o.Reason.Status()
 	if o.Reason != observation.ClientGone && !o.Reset {
@@ -247,8 +248,8 @@ func (p *Proxy) startHold(limit *Limit, counted bool, state *RequestState, o *ob
 }
 
 // hold keeps the slot of an aborted request, and its entry in the statistics, while the user
-// container is still processing the request. The drain does not wait for this request, because no client
-// is waiting for the response.
+// container is still processing the request, but at most for p.Grace. The drain does not wait for
+// this request, because no client is waiting for the response.
 func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 	began := time.Now()
 	answered := broken.held.Wait(p.Grace)

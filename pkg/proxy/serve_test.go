@@ -150,7 +150,7 @@ func TestDrainDuringReadinessCheckReturns503(t *testing.T) {
 			return ready
 		}
 		f := h.serve(newFake("/", "K-Network-Probe", "queue"))
-		harness.Equal(t, f.heard(), "503 shutting down\n", fmt.Sprint("app ", ready))
+		harness.Equal(t, f.heard(), "503 shutting down\n", fmt.Sprint("user container ", ready))
 	}
 }
 
@@ -163,7 +163,7 @@ func TestReadinessCheckEndsOnDisconnect(t *testing.T) {
 		}
 		f := newFake("/", "K-Network-Probe", "queue")
 		done := h.begin(f)
-		harness.Equal(t, f.heard(), "nothing", "while it asks")
+		harness.Equal(t, f.heard(), "nothing", "response during the readiness check")
 		f.hangUp()
 		<-done
 		h.empty(t)
@@ -184,7 +184,7 @@ func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
 		harness.Equal(t, n, 2, "in flight")
 		time.Sleep(time.Second)
 		r := h.Stats.Report(time.Now())
-		harness.Equal(t, fmt.Sprint(r.InFlight, r.ProxiedInFlight, r.Last), "2 1 {2 1 2 1}", "requests counted with those in the queue")
+		harness.Equal(t, fmt.Sprint(r.InFlight, r.ProxiedInFlight, r.Last), "2 1 {2 1 2 1}", "statistics, including queued requests")
 		time.Sleep(time.Second)
 		close(free)
 		<-done
@@ -192,16 +192,16 @@ func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
 		h.empty(t)
 		harness.Equal(t, len(h.seen), 2, "observations")
 		first, second := h.of(t, one), h.of(t, two)
-		harness.Equal(t, first.Slot.Sub(start), time.Duration(0), "its slot")
-		harness.Equal(t, first.End.Sub(start), 2*time.Second, "its end")
-		harness.Equal(t, first.Status, 200, "its status")
-		harness.Equal(t, first.Phase, observation.Waiting, "its phase")
-		harness.Equal(t, first.Kind, observation.Traffic, "its kind")
-		harness.Equal(t, first.Proxied, false, "it came through the activator")
-		harness.Equal(t, second.Start.Sub(start), time.Duration(0), "the second's start")
-		harness.Equal(t, second.Slot.Sub(start), 2*time.Second, "its slot")
-		harness.Equal(t, second.Proxied, true, "it came through the activator")
-		harness.Equal(t, one.heard()+two.heard(), "nothingnothing", "heard of us")
+		harness.Equal(t, first.Slot.Sub(start), time.Duration(0), "slot of the first request")
+		harness.Equal(t, first.End.Sub(start), 2*time.Second, "end of the first request")
+		harness.Equal(t, first.Status, 200, "status of the first request")
+		harness.Equal(t, first.Phase, observation.Waiting, "phase of the first request")
+		harness.Equal(t, first.Kind, observation.Traffic, "kind of the first request")
+		harness.Equal(t, first.Proxied, false, "first request is from the activator")
+		harness.Equal(t, second.Start.Sub(start), time.Duration(0), "start of the second request")
+		harness.Equal(t, second.Slot.Sub(start), 2*time.Second, "slot of the second request")
+		harness.Equal(t, second.Proxied, true, "second request is from the activator")
+		harness.Equal(t, one.heard()+two.heard(), "nothingnothing", "responses of the sidecar")
 	})
 }
 
@@ -221,7 +221,7 @@ func TestServeQueueFullReturns503(t *testing.T) {
 		h.begin(newFake("/").worksUntil(free))
 		waits := h.begin(newFake("/").worksUntil(free))
 		full := h.serve(newFake("/"))
-		harness.Equal(t, full.heard(), "503 pending request queue full\n", "heard")
+		harness.Equal(t, full.heard(), "503 pending request queue full\n", "response")
 		harness.Equal(t, full.forwarded, 0, "forwarded")
 		o := h.seen[0]
 		harness.Equal(t, fmt.Sprint(o.Status, o.Reason, o.Phase, o.Slot.IsZero()), "503 queue-full queued true", "observed")
@@ -242,7 +242,7 @@ func TestQueuedClientDisconnectIsLogged499(t *testing.T) {
 		left := h.begin(leaver)
 		leaver.hangUp()
 		<-left
-		harness.Equal(t, leaver.heard(), "nothing", "heard")
+		harness.Equal(t, leaver.heard(), "nothing", "response")
 		harness.Equal(t, leaver.forwarded, 0, "forwarded")
 		o := h.seen[0]
 		harness.Equal(t, fmt.Sprint(o.Status, o.Reason, o.Phase), "499 client-gone queued", "observed")
@@ -280,9 +280,9 @@ func TestServeTimeoutBeforeResponse(t *testing.T) {
 			f := h.serve(newFake("/").worksUntil(make(chan struct{})))
 			o := h.seen[0]
 			what := fmt.Sprintf("%+v, queued %t: ", c.clocks, c.queued)
-			harness.Equal(t, f.heard(), c.want, what+"heard")
+			harness.Equal(t, f.heard(), c.want, what+"response")
 			harness.Equal(t, fmt.Sprint(o.Status, o.Reason, o.Phase), c.seen, what+"observed")
-			harness.Equal(t, o.End.Sub(start), time.Second, what+"after")
+			harness.Equal(t, o.End.Sub(start), time.Second, what+"duration")
 			if c.queued {
 				h.Limit.release()
 			}
@@ -316,13 +316,13 @@ func TestServeAnswersIfForwardSentNothing(t *testing.T) {
 		f := newFake("/")
 		f.app = func(*RequestState) transport.Result { return c.result }
 		f.onAnswer = func() {
-			harness.Equal(t, h.Limit.String(), "0 running, 0 waiting", "limit, while the answer is written")
+			harness.Equal(t, h.Limit.String(), "0 running, 0 waiting", "limit while the response is sent")
 		}
 		h.serve(f)
 		what := fmt.Sprintf("%+v: ", c.result)
-		harness.Equal(t, f.heard(), c.heard, what+"heard")
+		harness.Equal(t, f.heard(), c.heard, what+"response")
 		harness.Equal(t, h.seen[0].Status, c.status, what+"status")
-		harness.Equal(t, h.seen[0].Reason, reasonOf(c.result.Err), what+"why")
+		harness.Equal(t, h.seen[0].Reason, reasonOf(c.result.Err), what+"reason")
 		h.empty(t)
 	}
 }
@@ -386,7 +386,7 @@ func TestExcludedRequestsAreLimitedButNotCounted(t *testing.T) {
 			n, _ := h.Drain.Flights()
 			harness.Equal(t, n, 1, what+"in flight")
 			turnedAway := h.serve(newFake(c.f.request.URL.Path, "User-Agent", c.f.fields["User-Agent"]))
-			harness.Equal(t, turnedAway.heard(), "503 pending request queue full\n", what+"one more")
+			harness.Equal(t, turnedAway.heard(), "503 pending request queue full\n", what+"request to a full queue")
 			close(free)
 			<-done
 			harness.Equal(t, h.seen[len(h.seen)-1].Excluded, c.want, what+"excluded")
@@ -444,7 +444,7 @@ func TestForwardPanicReleasesResources(t *testing.T) {
 			close(goOn)
 			harness.Equal(t, <-recovered, any("the engine"), "panic")
 			<-done
-			harness.Equal(t, next.forwarded, 1, "the next, forwarded")
+			harness.Equal(t, next.forwarded, 1, "forwarded requests after the panic")
 			h.empty(t)
 		}
 	})
@@ -464,7 +464,7 @@ func TestDrainDeadlineEndsQueuedAndRunningRequests(t *testing.T) {
 		<-waitingDone
 		harness.Equal(t, served.heard(), "503 shutting down\n", "served")
 		harness.Equal(t, waiting.heard(), "503 shutting down\n", "waiting")
-		harness.Equal(t, waiting.forwarded, 0, "waiting, forwarded")
+		harness.Equal(t, waiting.forwarded, 0, "forwarded requests after the queue")
 		late := h.serve(newFake("/").worksUntil(nil))
 		harness.Equal(t, late.heard(), "503 shutting down\n", "late")
 		h.empty(t)
@@ -490,7 +490,7 @@ func TestRequestStateIsReused(t *testing.T) {
 			h.Serve(f, state)
 			harness.Equal(t, f.heard(), want, fmt.Sprint("request ", i))
 			if want == "nothing" {
-				harness.Equal(t, h.seen[i].Status, 200, "its status")
+				harness.Equal(t, h.seen[i].Status, 200, "status")
 				h.Limit.acquire(busy, &busy.state)
 			}
 		}
@@ -525,11 +525,11 @@ func TestOnlyCountedRequestsAreTraced(t *testing.T) {
 	} {
 		h.Serve(f, state)
 	}
-	harness.Equal(t, fmt.Sprint(seen.told), "[dialling id 200]", "told")
-	harness.Equal(t, h.seen[1].TraceID, "", "the excluded one's trace")
+	harness.Equal(t, fmt.Sprint(seen.told), "[dialling id 200]", "calls to Trace")
+	harness.Equal(t, h.seen[1].TraceID, "", "trace of the excluded request")
 	h.Trace = func(transport.Exchange) Trace { return nil }
 	h.Serve(newFake("/"), state)
-	harness.Equal(t, fmt.Sprint(seen.told), "[dialling id 200]", "told, of a request that is not sampled")
+	harness.Equal(t, fmt.Sprint(seen.told), "[dialling id 200]", "calls to Trace without a trace")
 }
 
 func TestServeDoesNotAllocate(t *testing.T) {

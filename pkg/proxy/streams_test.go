@@ -11,8 +11,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// responding serves a request whose response has begun, until end is closed. The arguments contain
-// the method and the media types of the request and of the response.
+// responding starts to serve a request, and returns it when its response has begun. The response ends
+// when end is closed. The other arguments are the method of the request, and the media types of the
+// request and of the response.
 func (h *testProxy) responding(method, requestType, responseType string, end <-chan struct{}) *fake {
 	f := newFake("/", transport.ContentType, requestType)
 	f.request.Method = method
@@ -62,7 +63,7 @@ func TestDrainDoesNotWaitForStreams(t *testing.T) {
 func TestDrainWaitsForGRPCCallAnsweredDuringDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
-		h.Drain.Begin(false) // is undone later
+		h.Drain.Begin(false) // this drain is undone
 		end := make(chan struct{})
 		h.responding("POST", transport.GRPC, transport.GRPC, end)
 		time.Sleep(time.Minute)
@@ -97,7 +98,7 @@ func TestDrainClosingRejectsNewRequests(t *testing.T) {
 
 		tooLate := h.serve(newFake("/too-late").worksUntil(nil))
 		harness.Equal(t, h.of(t, tooLate).Reason, observation.Draining, "request after the quiet period")
-		harness.Equal(t, stream.state.expired(), observation.OK, "the stream")
+		harness.Equal(t, stream.state.expired(), observation.OK, "expiry of the stream")
 		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 0}, "second wait, without a new quiet period")
 		close(end)
 		harness.Equal(t, h.Drain.Empty(context.Background()), nil, "Empty after the end of the stream")
@@ -116,8 +117,8 @@ func TestAppRestartRejectsNoRequests(t *testing.T) {
 		defer close(end)
 		h.responding("GET", "", "text/event-stream", end)
 		h.Drain.Begin(false)
-		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, time.Second / 2}, "the hook")
+		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, time.Second / 2}, "wait of the preStop hook")
 		f := h.serve(newFake("/"))
-		harness.Equal(t, h.of(t, f).Reason, observation.OK, "a request")
+		harness.Equal(t, h.of(t, f).Reason, observation.OK, "reason of a new request")
 	})
 }

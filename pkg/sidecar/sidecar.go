@@ -328,7 +328,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Limit:     s.limit,
 		Adaptive:  s.proxy.Limit.Adaptive,
 		Settings:  settings,
-		Warnings:  append(s.config.Warnings(), s.telemetry.warnings...),
+		Warnings:  s.warnings,
 		Readiness: s.prober.State,
 		Check:     s.check,
 		Load:      s.load,
@@ -343,6 +343,15 @@ func (s *sidecar) statusSources() status.Sources {
 		Connections: s.connections,
 		TLS:         s.tlsState,
 	}
+}
+
+// warnings returns the warnings about settings. A missing certificate can be created after startup.
+func (s *sidecar) warnings() []string {
+	all := s.config.Warnings()
+	if t := s.tlsState(); t.On || t.Error != "" {
+		all = s.config.WarningsWithTLS()
+	}
+	return append(all, s.telemetry.warnings...)
 }
 
 // check probes the user container and returns the result. In contrast to a queue probe, it does not

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -48,6 +49,24 @@ func TestExpiredCertificateIsLoggedAsInUse(t *testing.T) {
 	if !state.On || state.Error != "" || len(state.Names) != 1 || state.Names[0] != "app.example" || time.Until(state.NotAfter) > 0 {
 		t.Errorf("got the state %+v, want on with an expired certificate for app.example", state)
 	}
+}
+
+// The files can be created after startup.
+func TestLateCertificateEndsWarning(t *testing.T) {
+	t.Setenv("TLS_CERT_DIR", t.TempDir())
+	c, err := config.Load()
+	harness.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := withPair(t, c.CertDir.V)
+		s.config = c
+		s.telemetry.warnings = []string{"other"}
+		harness.Equal(t, len(s.warnings()), 2, "warnings without a certificate")
+		go func() { _ = s.pair.Run(t.Context()) }()
+		harness.WriteCertificate(t, c.CertDir.V, nil)
+		<-s.pair.First()
+		harness.Equal(t, s.warnings(), []string{"other"}, "warnings with a certificate")
+		harness.Equal(t, len(c.Warnings()), 1, "warnings when the settings were loaded")
+	})
 }
 
 func TestTLSStateIsBounded(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package bound counts and reports the bounds that peers exceed and the errors of clients. In each of
-// these events, the sidecar closes a connection, resets a stream or rejects a request.
+// Package bound counts and reports two types of events: a peer exceeds a bound, or a client causes an
+// error. In both cases, the sidecar closes a connection, resets a stream or rejects a request.
 //
 // The engines call [Recorder.Hit] or [Recorder.Fail] for each event. The counts are exported as the
 // metrics queue_proxy_bounds_total and queue_proxy_client_errors_total. The tables of docs/bounds.md
@@ -14,8 +14,8 @@ type Name uint8
 // limit clients of the ports for statistics, metrics, hooks and status, and all others limit
 // clients.
 const (
-	ControlFrames       Name = iota // HTTP/2 frames that carry no useful work
-	UnreadReplies                   // replies to HTTP/2 frames that the client does not read
+	ControlFrames       Name = iota // number of HTTP/2 frames without content, such as PING
+	UnreadReplies                   // size of the replies to HTTP/2 frames that the client does not read
 	HeaderBlock                     // length of an encoded HTTP/2 header block
 	FrameTimeout                    // time to receive the rest of an HTTP/2 frame or header block
 	ConcurrentStreams               // number of open HTTP/2 streams on a connection
@@ -32,11 +32,11 @@ const (
 	Memory                          // memory for all requests
 	TLSHandshakeTimeout             // time that a TLS handshake waits for the client
 	TLSHandshakeStall               // time until the next flight of a TLS handshake while others wait
-	TLSHandshakeQueue               // TLS handshakes that wait while other handshakes are in progress
+	TLSHandshakeQueue               // number of TLS handshakes that wait while other handshakes are in progress
 	TLSHandshakeSize                // number of bytes that a client sends in a TLS handshake
 	TLSRecordTimeout                // time to wait for the rest of a TLS record or message
 	TLSNoContent                    // number of bytes in TLS records and messages without content
-	TLSUnreadReplies                // replies to TLS messages that the client does not read
+	TLSUnreadReplies                // size of the replies to TLS messages that the client does not read
 	PortConnections                 // number of open connections to a small port
 	PortHeaderSection               // total size of incomplete header sections on a small port
 	PortHandshake                   // time and number of bytes of a TLS handshake on a small port
@@ -51,8 +51,8 @@ const (
 	NumNames                        // the number of bounds
 )
 
-// The client errors. They are not bounds, because the client violated a protocol, or a TLS handshake
-// failed. Errors in a request body are not included.
+// The client errors. A client error is recorded if a client violates a protocol or if a TLS handshake
+// fails. Errors in a request body are not included.
 const (
 	MalformedRequest  Name = NumNames + iota // header section that is rejected, or HTTP/2 stream error (RFC 9113 section 5.4.2)
 	HTTP2Error                               // connection error (RFC 9113 section 5.4.1)
@@ -67,7 +67,7 @@ const (
 // IsError reports whether n is a client error and not a bound.
 func (n Name) IsError() bool { return n >= NumNames }
 
-// An Object is a type of object that is closed, reset or rejected because of a bound.
+// An Object is a type of object that is closed, reset or rejected because of a bound or a client error.
 type Object string
 
 // The objects.
@@ -77,7 +77,8 @@ const (
 	Request    Object = "request"
 )
 
-// bounds contains the label value, the object that is closed, and the text for each bound and client error.
+// bounds contains the label value, the type of the closed object, and the text for each bound and client
+// error.
 var bounds = [NumEvents]struct {
 	label  string
 	closes Object
@@ -171,7 +172,7 @@ var bounds = [NumEvents]struct {
 // status page.
 func (n Name) String() string { return bounds[n].label }
 
-// Closes returns the type of object that is closed because of the bound or client error.
+// Closes returns the type of object that is closed, reset or rejected because of the bound or client error.
 func (n Name) Closes() Object { return bounds[n].closes }
 
 // Text returns the cause of an event and the action that an operator can take.

@@ -18,16 +18,17 @@ const (
 	root = "../../../"
 	page = root + "docs/bounds.md"
 
-	// minMargin is the minimum ratio of a bound to the heaviest legitimate peer.
+	// minMargin is the minimum ratio of a bound to the use of the heaviest legitimate peer. A smaller
+	// ratio needs a reason.
 	minMargin = 10
 )
 
-// A proof contains the attack and the legitimate peer of a bound.
+// A proof describes a bound, the attack that it stops, and the heaviest legitimate peer.
 type proof struct {
-	limit  string // the bound with the default settings
+	limit  string // value of the bound with the default settings
 	attack string // the attack that the bound stops
-	peer   string // the heaviest legitimate peer that we know
-	margin int    // ratio of the bound to this peer; 0 means none
+	peer   string // the heaviest known legitimate peer
+	margin int    // ratio of the bound to the use of this peer; 0 means none
 	reason string // reason for a margin below minMargin; "" for other margins
 
 	attackTest, peerTest test
@@ -58,7 +59,7 @@ const (
 
 var proofs = [bound.NumNames]proof{
 	bound.ControlFrames: {
-		limit:      "10 000 frames such as PING and empty frames, 1000 per second, and 100 for each frame with headers or content (up to 1 000 000)",
+		limit:      "10 000 frames without headers or content, 1000 per second, and 100 for each other frame",
 		attack:     "floods of PING, SETTINGS, PRIORITY, empty frames (CVE-2019-9518)",
 		peer:       "grpc-go: 3 control frames for each message",
 		margin:     33,
@@ -194,7 +195,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{linkTests, "TestSplitHandshakeSucceeds"},
 	},
 	bound.TLSHandshakeStall: {
-		limit:      "1 to 10 s for each flight, while 256 handshakes are in progress and others are queued",
+		limit:      "1 to 10 s for each flight, if handshakes are queued",
 		attack:     "handshakes that stop and keep others waiting",
 		peer:       "1500 clients that share a busy processor (3 s)",
 		margin:     3,
@@ -211,7 +212,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{linkTests, "TestConcurrentHandshakesSucceed"},
 	},
 	bound.TLSHandshakeSize: {
-		limit:      "64 KiB, or 128 KiB if client certificates are requested; 8 or 32 KiB after long handshakes have used 1 MiB together",
+		limit:      "64 KiB, or 128 KiB with client certificates; 8 or 32 KiB if long handshakes use 1 MiB",
 		attack:     "long handshakes that hold memory",
 		peer:       "a key share of 1.8 KiB, or a certificate chain of 10 KiB",
 		margin:     12,
@@ -334,7 +335,7 @@ var proofs = [bound.NumNames]proof{
 }
 
 func TestBoundsPageIsUpToDate(t *testing.T) {
-	for name, table := range map[string]string{"bounds": boundTable(), "narrow": narrowList(), "errors": errorTable()} {
+	for name, table := range map[string]string{"bounds": boundTable(), "errors": errorTable()} {
 		harness.Document(t, page, name, "\n"+table+"\n", *update)
 	}
 }
@@ -373,14 +374,14 @@ func TestBoundsHaveTwoTests(t *testing.T) {
 			code, err := os.ReadFile(root + one.file)
 			harness.NoError(t, err, name)
 			if !strings.Contains(string(code), "\nfunc "+one.name+"(") {
-				t.Errorf("%v: got no test %s in %s, want it", name, one.name, one.file)
+				t.Errorf("%v: test %s not found in %s", name, one.name, one.file)
 			}
 		}
 	}
 }
 
-// boundTable lists the bounds with the closed objects and the margins. The cell of the object is empty for
-// a connection.
+// boundTable returns a Markdown table of the bounds. The cell of the closed object is empty for a
+// connection.
 func boundTable() string {
 	var b strings.Builder
 	b.WriteString("| bound | closes | limit | margin |\n|---|---|---|---|\n")
@@ -399,24 +400,13 @@ func boundTable() string {
 	return b.String()
 }
 
-// errorTable lists the client errors with the closed objects and the causes.
+// errorTable returns a Markdown table of the client errors.
 func errorTable() string {
 	var b strings.Builder
 	b.WriteString("| error | closes | cause |\n|---|---|---|\n")
 	for name := bound.NumNames; name < bound.NumEvents; name++ {
 		cause, _, _ := strings.Cut(name.Text(), ". ")
 		fmt.Fprintf(&b, "| `%v` | %s | %s |\n", name, name.Closes(), cause)
-	}
-	return b.String()
-}
-
-// narrowList lists the margins below minMargin with their reasons.
-func narrowList() string {
-	var b strings.Builder
-	for name, p := range proofs {
-		if p.reason != "" {
-			fmt.Fprintf(&b, "* `%v`: %s\n", bound.Name(name), p.reason)
-		}
 	}
 	return b.String()
 }

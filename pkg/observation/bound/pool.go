@@ -2,7 +2,7 @@ package bound
 
 import "time"
 
-// A Pool describes a limited number of connections.
+// A Pool describes the use of a connection limit.
 type Pool struct {
 	Open    int       `json:"open"`             // number of open connections
 	Limit   int       `json:"limit"`            // maximum of Open; 0 means no limit

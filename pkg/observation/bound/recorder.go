@@ -10,8 +10,8 @@ import (
 // maxDetail is the maximum length of an error message in bytes.
 const maxDetail = 200
 
-// Events are counted in slots of slotTime, from which [State.Recent] is computed. The newest slot is
-// usually incomplete, so that the count includes events of the last 55 to 60 minutes.
+// Events are counted in time slots of slotTime. [State.Recent] is the sum of the slots of the last hour.
+// Because the newest slot is usually incomplete, the sum covers the last 55 to 60 minutes.
 const (
 	slotTime = 5 * time.Minute
 	slots    = int(time.Hour / slotTime)
@@ -43,8 +43,8 @@ type State struct {
 // A Recorder counts events and reports them. It uses a constant amount of memory. It is safe for
 // concurrent use. A nil *Recorder is valid and records nothing.
 type Recorder struct {
-	// Report is called for the first event for a bound immediately, and for later events for the same bound at
-	// most once a minute. It is called on a separate goroutine, or by Flush. It must be set before the first
+	// Report is called immediately for the first event with a name, and at most once a minute for later events
+	// with the same name. It is called on a separate goroutine, or by Flush. It must be set before the first
 	// event. It may be nil.
 	Report func(Event)
 
@@ -107,7 +107,7 @@ func (r *Recorder) Flush() {
 	}
 }
 
-// report reports events for a bound.
+// report passes events with the given name to Recorder.Report.
 func (r *Recorder) report(name Name, events uint64) {
 	if r.Report != nil {
 		s := r.state(name, time.Now())
@@ -115,10 +115,10 @@ func (r *Recorder) report(name Name, events uint64) {
 	}
 }
 
-// slotAt returns the number of the slot for a time.
+// slotAt returns the number of the slot that contains the time now.
 func (r *Recorder) slotAt(now time.Time) int { return int(now.Sub(r.start) / slotTime) }
 
-// add adds an event.
+// add records an event. slot is the number of the slot for the time now.
 func (b *record) add(now time.Time, slot int, peer, err string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,7 +131,8 @@ func (b *record) add(now time.Time, slot int, peer, err string) {
 	b.slots[slot%slots]++
 }
 
-// advance clears the slots after the latest slot, up to the slot with the given number. b.mu must be held.
+// advance makes slot the latest slot, unless the latest slot is newer. It clears the slots after the previous
+// latest slot. b.mu must be held.
 func (b *record) advance(slot int) {
 	for i := max(b.slot, slot-slots) + 1; i <= slot; i++ {
 		b.slots[i%slots] = 0

@@ -23,6 +23,7 @@ import (
 //
 // The first of the following rules that applies is used:
 //
+//   - A request is not logged if observation.Observation.Excluded is set.
 //   - A probe that the sidecar answers is logged if Probes is set.
 //   - A failed request is logged.
 //   - If SlowerThan is set, a request that took at least this long is logged.

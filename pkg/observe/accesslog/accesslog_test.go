@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// exchange is the exchange of a completed request.
+// exchange implements the methods of transport.Exchange that a Log calls.
 type exchange struct {
 	transport.Exchange
 	r *http.Request
@@ -39,8 +39,8 @@ func (x *exchange) Request() *http.Request { return x.r }
 
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
-// observe returns the observation of a successful request. It was queued for 2 ms, its response began after 5 ms, and it
-// ended after 10 ms.
+// observe returns the observation of a successful request. The request was queued for 2 ms, its response began after
+// 5 ms, and the request ended after 10 ms.
 func observe(r *http.Request) *observation.Observation {
 	start := time.Date(2026, 8, 21, 10, 0, 0, 1_000, time.UTC)
 	return &observation.Observation{
@@ -58,7 +58,7 @@ func get(target string) *observation.Observation {
 	return observe(httptest.NewRequest(http.MethodGet, target, nil))
 }
 
-// written returns the log of the requests with the options.
+// written returns the output of a Log with the given options after the requests.
 func written(t *testing.T, o Options, requests ...*observation.Observation) string {
 	t.Helper()
 	var out harness.Buffer
@@ -320,7 +320,7 @@ func TestFailedWriteDropsLines(t *testing.T) {
 	}
 }
 
-// A reader that stops and continues must be reported, although no write fails.
+// Dropped lines must be reported if the reader of the output stops and later continues, although no write fails.
 func TestDroppedLinesAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -341,11 +341,11 @@ func TestDroppedLinesAreReported(t *testing.T) {
 		l.Observe(get("/"))
 		synctest.Wait()
 		harness.Equal(t, reports, []string{"3 lines dropped: output blocked: timeout"}, "reports")
-		harness.Equal(t, len(ends), 0, "messages about the end")
+		harness.Equal(t, len(ends), 0, "calls to Restored")
 		go func() { _, _ = io.Copy(io.Discard, r) }()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		harness.Equal(t, ends, []uint64{4}, "dropped lines when lines were written again")
+		harness.Equal(t, ends, []uint64{4}, "dropped lines passed to Restored")
 		mustClose(t, l)
 		w.Close()
 		harness.Equal(t, len(reports), 1, "reports", reports)
@@ -384,7 +384,7 @@ func (w shared) Write(b []byte) (int, error) {
 }
 
 // The log of the process and the spans are also written to standard output. A partial write to a pipe can end inside a
-// line.
+// line, and another writer must not write before the rest of this line.
 func TestOtherWritersDoNotSplitLines(t *testing.T) {
 	for name, blocks := range map[string]bool{"blocking pipe": true, "non-blocking pipe": false} {
 		t.Run(name, func(t *testing.T) {

@@ -18,8 +18,8 @@ const (
 )
 
 // appendJSON appends the JSON line of a request. docs/request-log.md describes the fields. All lines have the same
-// fields in the same order. A duration is null if the request did not reach this phase. templateError is the error of
-// the template that is replaced by this line, or "".
+// fields in the same order. A duration is null if the request did not reach the phase that it measures. If the line
+// replaces the output of a template, templateError is the error of the template. Otherwise it is "".
 func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, templateError string) []byte {
 	severity := "INFO"
 	if failed(o) && !o.Reason.IsClient() {

@@ -23,7 +23,7 @@ const (
 	maxWrites   = 4096     // maximum number of writes; each iteration, branch and template call causes at least one
 )
 
-// An entry is the data of a template. The names are the same as in Knative.
+// An entry contains the data that a template can access. The names are the same as in Knative.
 type entry struct {
 	Request  *http.Request
 	Response *response
@@ -40,12 +40,12 @@ type response struct {
 // A template formats lines in the template language of Knative. It is safe for concurrent use.
 type template struct {
 	lines  *gotemplate.Template
-	isJSON bool // the template produces JSON objects, so that other lines are errors
-	oneRow bool // the template produces one line, so newlines in values from a request are escaped
+	isJSON bool // the template produces JSON objects, and other lines are errors
+	oneRow bool // the template produces one line, and newlines in values from a request are escaped
 }
 
-// newTemplate parses a template and executes it for a request without header fields and for a request with many. It
-// returns an error if one of these steps fails.
+// newTemplate parses a template and executes it for a request without header fields and for a request with several
+// header fields. It returns an error if one of these steps fails.
 func newTemplate(text string, revision *Revision) (*template, error) {
 	lines, err := gotemplate.New("").Option("missingkey=zero").Funcs(gotemplate.FuncMap{"index": index, "js": js}).Parse(text)
 	if err != nil {
@@ -144,7 +144,7 @@ func (t *template) execute(w *bounded, e *entry) (err error) {
 	return t.lines.Execute(w, e)
 }
 
-// bounded is a writer to memory with a maximum length and a maximum number of writes.
+// bounded writes to memory. It limits the length of the output and the number of writes.
 type bounded struct {
 	b      []byte
 	end    int

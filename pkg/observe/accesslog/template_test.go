@@ -122,7 +122,7 @@ func TestInvalidTemplateLineIsReplacedByJSON(t *testing.T) {
 	harness.Equal(t, len(reports), 1, "reports in 1 min", reports)
 }
 
-// The client chooses the number of iterations.
+// The client chooses the number of iterations with the Content-Length field.
 func TestTemplateStepsAreLimited(t *testing.T) {
 	r := httptest.NewRequest("POST", "/", nil)
 	r.ContentLength = 1<<63 - 1
@@ -130,7 +130,8 @@ func TestTemplateStepsAreLimited(t *testing.T) {
 	harness.Contains(t, got, "template exceeds 4096 steps")
 }
 
-// The context of a request is done after the exchange, and the exchange waits for the log.
+// The context of a request is not canceled until Observe returns. A template must not wait for the context, because
+// Observe would never return.
 func TestTemplateDoesNotWaitForContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -138,7 +139,7 @@ func TestTemplateDoesNotWaitForContext(t *testing.T) {
 	harness.Equal(t, written(t, Options{Template: `{{range .Request.Context.Done}}{{end}}done`}, observe(r)), "done\n")
 }
 
-// A template can call any method and any function of text/template, and cannot change the request.
+// The templates call methods of the request and functions of text/template. They must not change the request.
 func TestTemplateSupportsWholeLanguage(t *testing.T) {
 	for text, want := range map[string]string{
 		`{{(.Request.URL.JoinPath "b").Path}}{{.Request.Clone .Request.Context | printf "%T"}}`:                     "/a/b*http.Request",

@@ -16,18 +16,19 @@ import (
 )
 
 const (
-	// maxBytes and maxLines limit the queued lines and their memory if the output is not read. The
-	// limits are several times higher than the lines that the busiest measured sidecar writes in a
-	// tenth of a second.
+	// maxBytes and maxLines limit the size and the number of the queued lines if the output is not
+	// read. The limits are several times as high as the size and the number of the lines that the
+	// busiest measured sidecar writes in 0.1 s.
 	maxBytes = 1 << 20
 	maxLines = 4096
 
-	// gather is how long lines wait for further lines. A separate write for each line would need more
-	// CPU time than formatting the line.
+	// gather is the maximum time that a line waits for further lines, which are written together. A
+	// separate write for each line would need more CPU time than formatting the line.
 	gather = 50 * time.Millisecond
 
-	// If fullBytes or fullLines are queued, they are written without this delay. fullBytes is less
-	// than the 64 KB of an empty pipe, because more lines are added until the goroutine runs.
+	// If at least fullBytes or fullLines are queued, the lines are written without this delay.
+	// fullBytes is less than the pipe capacity of 64 KiB, because more lines are added until the
+	// goroutine runs.
 	fullBytes = 56 << 10
 	fullLines = maxLines / 2
 )
@@ -35,7 +36,7 @@ const (
 // A writer writes batches of lines.
 type writer struct {
 	w        io.Writer
-	file     syscall.RawConn                // of w, or nil
+	file     syscall.RawConn                // connection to the file w; nil if w is not a file
 	writeNow func(fd uintptr, b []byte) int // Options.WriteNow; not nil if file is not nil
 	dropped  message.Tally
 	torn     bool // the last write ended inside a line
@@ -89,10 +90,11 @@ func (w *writer) write(ctx context.Context, batch []byte, lines int) (lost int) 
 	return lost
 }
 
-// writeAll writes a batch. If w is a file, the first write does not block and does not inform the
-// runtime. The runtime takes the processor from a thread that is in the kernel for 20 microseconds,
-// as most writes to a pipe are, and wakes a monitor. The rest is written before any other writer can
-// use the file, because it may start inside a line.
+// writeAll writes a batch. If w is a file, the first write does not block, and the Go scheduler is not
+// notified of the system call. After a notification, the scheduler would take the processor from the
+// thread if the system call took more than 20 microseconds, as most writes to a pipe do, and it would
+// wake its monitor thread. The rest of the batch may start inside a line. Therefore writeAll writes the
+// rest before any other writer can use the file.
 func (w *writer) writeAll(batch []byte) (n int, err error) {
 	if w.file == nil {
 		return w.w.Write(batch)

@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// closeTime is how long Close waits for the last Write to return after the context of Close is done.
+	// closeTime is the time that Close waits for Write to return after the context of Close is done.
 	closeTime = time.Second
 
 	// keepSize is the maximum number of values in a slice that is reused for later batches.
 	keepSize = 1 << 20
 )
 
-// BatcherOptions are the limits and the output of a [Batcher]. A message consists of one or more values,
-// such as the bytes of a line.
+// BatcherOptions contains the limits and the output of a [Batcher]. A message consists of one or more
+// values, such as the bytes of a line.
 type BatcherOptions[T any] struct {
 	MaxMessages int // maximum number of queued messages
 	MaxSize     int // maximum number of queued values; 0 means no limit
 	MaxBatch    int // maximum number of messages in a batch; 0 means no limit
 
-	// Delay is how long the first message of a batch waits for further messages. A batch of
-	// FullMessages messages or FullSize values is written without this delay. If FullMessages or
-	// FullSize is 0, there is no such limit.
+	// Delay is the time that the first message of a batch waits for further messages. A batch of
+	// FullMessages messages or FullSize values is written without this delay. The value 0 disables
+	// FullMessages or FullSize.
 	Delay                  time.Duration
 	FullMessages, FullSize int
 
@@ -86,7 +86,7 @@ func (b *Batcher[T]) Add(message ...T) bool {
 		b.idle = false
 		select {
 		case b.wake <- struct{}{}:
-		default: // The goroutine has not received the previous values.
+		default: // the goroutine has not received the previous wakeups
 		}
 	}
 	return true
@@ -102,9 +102,10 @@ func (b *Batcher[T]) fullLocked() bool {
 func (b *Batcher[T]) Dropped() uint64 { return b.dropped.Load() }
 
 // Close writes the queued messages and stops the goroutine. Later messages are dropped. If ctx is
-// done first, Close cancels the context of Write. It then returns the cause, and the number of
-// messages that were not written since then. If Write ignores its context, Close returns one second
-// later, and the goroutine exits when Write returns. Close can be called again.
+// done first, Close cancels the context of Write. It then returns the cause of ctx and the number of
+// messages that were lost after the cancellation, or no error if all messages were written. If Write
+// ignores its context, Close returns one second later, and the goroutine exits when Write returns.
+// Close can be called again.
 func (b *Batcher[T]) Close(ctx context.Context) (lost uint64, err error) {
 	b.mu.Lock()
 	if !b.closed {
@@ -133,8 +134,8 @@ func (b *Batcher[T]) Close(ctx context.Context) (lost uint64, err error) {
 	return lost, context.Cause(ctx)
 }
 
-// run writes batches until Close. During traffic, the goroutine wakes only when a delay ends, because
-// a wakeup for each message costs more than the message.
+// run writes batches until Close is called. During traffic, the goroutine only wakes when a delay ends
+// or a batch is full, because a wakeup for each message would need more CPU time than the message.
 func (b *Batcher[T]) run() {
 	defer close(b.done)
 	defer b.cancel(nil)
@@ -171,14 +172,14 @@ func (b *Batcher[T]) run() {
 	}
 }
 
-// take returns the next batch. The queue continues in spare. full reports whether the rest of the
-// queue is written without a delay.
+// take returns the next batch. The slice spare becomes the new queue. full reports whether the rest of
+// the queue is written without a delay.
 func (b *Batcher[T]) take(spare []T) (batch []T, messages int, full bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	batch, messages = b.queue, b.messages
 	if b.idle = messages == 0 && !b.options.Periodic; b.idle {
-		spare = nil // release the memory during silence
+		spare = nil // the memory is released if no messages arrive
 	}
 	b.queue, b.messages, b.writing = spare, 0, messages
 	ends := b.ends
@@ -196,7 +197,7 @@ func (b *Batcher[T]) take(spare []T) (batch []T, messages int, full bool) {
 	return batch, b.writing, b.fullLocked() || b.closed && b.messages > 0
 }
 
-// release clears values, so that they do not reference memory anymore. Bytes contain no references.
+// release clears values so that the memory to which they refer can be freed. Bytes contain no references.
 func release[T any](values []T) {
 	if _, ok := any(values).([]byte); !ok {
 		clear(values)

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// An output records batches. It is used on the clock of synctest.
+// An output records batches and their times in a synctest bubble.
 type output struct {
 	start    time.Time
 	batches  []string
@@ -30,7 +30,7 @@ func (o *output) write(ctx context.Context, batch []byte, messages int) int {
 	return o.lost
 }
 
-// newBatcher returns a Batcher of at most 4 messages and 10 bytes.
+// newBatcher returns a Batcher for at most 4 messages and 10 bytes. change may be nil.
 func (o *output) newBatcher(change func(*BatcherOptions[byte])) *Batcher[byte] {
 	o.start = time.Now()
 	options := BatcherOptions[byte]{MaxMessages: 4, MaxSize: 10, Delay: time.Second, FullMessages: 3, FullSize: 8, Write: o.write}
@@ -218,7 +218,7 @@ func TestConcurrentMessagesAreWrittenOnce(t *testing.T) {
 	var written int
 	b := NewBatcher(BatcherOptions[int]{MaxMessages: 1 << 20, Write: func(_ context.Context, batch []int, messages int) int {
 		if len(batch) != messages {
-			t.Errorf("got %d values of %d messages", len(batch), messages)
+			t.Errorf("got %d values and %d messages, want equal numbers", len(batch), messages)
 		}
 		written += messages
 		return 0

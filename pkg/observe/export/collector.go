@@ -31,7 +31,7 @@ func (s *Settings) Target(signal Signal) Target {
 // A Collector contains the OpenTelemetry settings for one signal.
 type Collector struct {
 	Endpoint     string // used unchanged; if empty, BaseEndpoint is used
-	BaseEndpoint string // for all signals; the path of the signal is appended
+	BaseEndpoint string // for all signals; the path of the signal is appended unless the protocol is grpc
 	Protocol     string // grpc, http/protobuf, http/json or ""
 	Header       http.Header
 }

@@ -25,8 +25,9 @@ const (
 
 var errReceived = errors.New("the response of the collector exceeds 256 KiB")
 
-// A connection is an [http.RoundTripper] with one connection. It keeps the connection open after a
-// successful export and closes it after a failed one. It supports one request at a time.
+// A connection is an [http.RoundTripper] that uses at most one network connection. It keeps the network
+// connection open after a successful export and closes it after a failed export. It supports one request
+// at a time.
 //
 // An [http.Transport] with MaxConnsPerHost 1 could enforce the same limits, but it differs in three
 // ways. It continues to dial after the context of a request is done, and the next request waits for
@@ -127,7 +128,7 @@ func (c *connection) linger(seconds int) {
 	}
 }
 
-// keep stores a connection for the next export. It is closed after maxIdle.
+// keep stores a connection for the next export. The connection is closed if it is idle for maxIdle.
 func (c *connection) keep(conn *http.ClientConn) {
 	c.linger(-1)
 	c.mu.Lock()

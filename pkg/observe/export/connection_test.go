@@ -87,7 +87,7 @@ func TestExportRetriesClosedIdleConnection(t *testing.T) {
 		for range 4 {
 			mustSend(t, send)
 		}
-		harness.Equal(t, s.Connections(), 4, exporter, "connections (one failed under each export but the first)")
+		harness.Equal(t, s.Connections(), 4, exporter, "connections for 4 exports")
 	}
 }
 
@@ -113,7 +113,7 @@ func TestIdleConnectionTimeout(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		harness.Equal(t, ended, 2*maxIdle-time.Second, "the connection's life")
+		harness.Equal(t, ended, 2*maxIdle-time.Second, "lifetime of the connection")
 	})
 }
 
@@ -175,13 +175,13 @@ func TestFailedExportDiscardsUnsentData(t *testing.T) {
 					t.Error("got no error from a collector that does not read")
 				}
 			}
-			harness.Until(t, "end of its sockets", func() bool { return socketsTo(t, s.Port) == 0 })
+			harness.Until(t, "all sockets to the collector are closed", func() bool { return socketsTo(t, s.Port) == 0 })
 		})
 	}
 }
 
 func TestUnsolicitedResponseLogIsBounded(t *testing.T) {
-	const most = 4*maxUnsolicited + 256 // the log quotes a byte with four characters; 256 is for the rest of the line
+	const most = 4*maxUnsolicited + 256 // the log contains four characters for each byte; 256 is for the rest of the line
 	var logged harness.Buffer
 	log.SetOutput(&logged)
 	defer log.SetOutput(os.Stderr)
@@ -227,6 +227,6 @@ func TestExportUsesProxy(t *testing.T) {
 		e := &end{client: &http.Client{Transport: c}, target: target, fields: http.Header{}, timeout: defaultTimeout}
 		_, err := e.post(t.Context(), nil)
 		c.close()
-		harness.Equal(t, <-lines, want, "at the proxy", err)
+		harness.Equal(t, <-lines, want, "request to the proxy", err)
 	}
 }

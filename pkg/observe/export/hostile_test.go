@@ -52,7 +52,7 @@ func answerEach(in *bufio.Reader, out io.Writer, write func(io.Writer) error) {
 	}
 }
 
-// pieces writes its arguments and repeats the last one without end.
+// pieces returns a function that writes the given strings and then repeats the last one endlessly.
 func pieces(all ...string) func(io.Writer) error {
 	last := bytes.Repeat([]byte(all[len(all)-1]), 1+(64<<10)/len(all[len(all)-1]))
 	return func(w io.Writer) error {
@@ -69,8 +69,7 @@ func pieces(all ...string) func(io.Writer) error {
 	}
 }
 
-// h2 serves HTTP/2 and calls write for each response. It grants enough flow control for the
-// complete request.
+// h2 serves HTTP/2 and calls write for each response. Its flow-control window is larger than any request.
 func h2(write func(f *harness.Frames, stream uint32) error) func(*harness.AppConn) {
 	return func(c *harness.AppConn) {
 		if _, err := io.ReadFull(c.In, make([]byte, len(http2.ClientPreface))); err != nil {
@@ -101,7 +100,7 @@ func h2(write func(f *harness.Frames, stream uint32) error) func(*harness.AppCon
 	}
 }
 
-// forever writes a frame repeatedly.
+// forever returns a function that calls write until it fails.
 func forever(write func(f *harness.Frames, stream uint32) error) func(*harness.Frames, uint32) error {
 	return func(f *harness.Frames, stream uint32) error {
 		for {
@@ -118,7 +117,7 @@ func block(fields ...string) []byte { return harness.NewFrames(nil).Block(fields
 // shortTimeout is the timeout for exports to servers that never respond.
 const shortTimeout = 50 * time.Millisecond
 
-// A hostile is a malicious collector.
+// A hostile describes a malicious collector.
 type hostile struct {
 	name     string
 	exporter Protocol
@@ -142,13 +141,13 @@ func hostileHTTP1() []hostile {
 		{"endless 1xx responses", OTLP, false, false, h1(pieces("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"))},
 		{"endless body data", OTLP, false, false, h1(pieces(head+"\r\n", "x"))},
 		{"endless chunk data", OTLPJSON, false, false, h1(pieces(chunked, "1\r\nx\r\n"))},
-		{"the body of an error without end", Zipkin, false, false, h1(pieces("HTTP/1.1 503 Service Unavailable\r\n\r\n", "x"))},
-		{"a body that unpacks to much", OTLPJSON, false, false, h1(func(w io.Writer) error {
+		{"endless body of an error response", Zipkin, false, false, h1(pieces("HTTP/1.1 503 Service Unavailable\r\n\r\n", "x"))},
+		{"a compressed body of 32 MiB", OTLPJSON, false, false, h1(func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "%sContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", head, packed.Len(), packed.Bytes())
 			return err
 		})},
-		{"a trailer without end", OTLP, false, false, h1(pieces(chunked+"0\r\n", "X: x\r\n"))},
-		{"a chunk extension without end", OTLP, false, false, h1(pieces(chunked+"1;", "x"))},
+		{"an endless trailer", OTLP, false, false, h1(pieces(chunked+"0\r\n", "X: x\r\n"))},
+		{"an endless chunk extension", OTLP, false, false, h1(pieces(chunked+"1;", "x"))},
 		{"endless responses", OTLP, false, false, h1(pieces("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))},
 		{"redirects to itself", OTLP, false, false, h1(func(w io.Writer) error {
 			_ = says("HTTP/1.1 307 Temporary Redirect\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")(w)
@@ -189,14 +188,14 @@ func hostileHTTP2() []hostile {
 	return []hostile{
 		{"a head of long fields", OTLPGRPC, false, false, blocks(true, withStatus(long))},
 		{"a head of short fields", OTLPGRPC, false, false, blocks(true, withStatus(short))},
-		{"a head that decodes to much", OTLPGRPC, false, false, blocks(true, withStatus(repeated))},
+		{"a head that is large after decoding", OTLPGRPC, false, false, blocks(true, withStatus(repeated))},
 		{"trailers of long fields", OTLPGRPC, false, false, blocks(true, ok, longBlock)},
 		{"endless 1xx responses", OTLPGRPC, false, false, h2(forever(func(f *harness.Frames, stream uint32) error { return f.WriteBlock(stream, false, early) }))},
 		{"endless body data", OTLPGRPC, false, false, h2(func(f *harness.Frames, stream uint32) error {
 			_ = f.WriteBlock(stream, false, ok)
 			return forever(func(f *harness.Frames, stream uint32) error { return f.WriteData(stream, false, piece) })(f, stream)
 		})},
-		{"empty frames without end", OTLPGRPC, false, true, h2(func(f *harness.Frames, stream uint32) error {
+		{"endless empty frames", OTLPGRPC, false, true, h2(func(f *harness.Frames, stream uint32) error {
 			_ = f.WriteBlock(stream, false, ok)
 			return forever(func(f *harness.Frames, stream uint32) error { return f.WriteData(stream, false, nil) })(f, stream)
 		})},
@@ -208,7 +207,7 @@ func hostileHTTP2() []hostile {
 		{"endless SETTINGS", OTLPGRPC, false, true, h2(forever(func(f *harness.Frames, _ uint32) error {
 			return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		}))},
-		{"GOAWAY at once", OTLPGRPC, false, false, h2(func(f *harness.Frames, _ uint32) error {
+		{"immediate GOAWAY", OTLPGRPC, false, false, h2(func(f *harness.Frames, _ uint32) error {
 			_ = f.WriteGoAway(0, http2.ErrCodeNo, nil)
 			return io.EOF
 		})},
@@ -226,8 +225,8 @@ func hostileHTTP2() []hostile {
 	}
 }
 
-// An export to a hostile collector uses little memory and retains none. The limit is 4 MiB because
-// parsing 64 KiB of short fields uses a part of that.
+// An export to a hostile collector uses little memory and retains none. The limit is as high as 4 MiB
+// because parsing 64 KiB of short fields needs much more than 64 KiB.
 func TestHostileCollectorMemoryIsBounded(t *testing.T) {
 	const exports, mostMemory = 4, 4 << 20
 	for version, all := range map[string][]hostile{"HTTP/1.1": hostileHTTP1(), "HTTP/2": hostileHTTP2()} {
@@ -264,9 +263,9 @@ func TestHostileCollectorMemoryIsBounded(t *testing.T) {
 				if h.mute && err == nil {
 					t.Error("got no error from a collector that never responds")
 				}
-				harness.Until(t, "end of connections but one", func() bool { return open.Load() <= 1 })
+				harness.Until(t, "all connections except one are closed", func() bool { return open.Load() <= 1 })
 				release()
-				harness.Until(t, "end of the last connection", func() bool { return open.Load() == 0 })
+				harness.Until(t, "the last connection is closed", func() bool { return open.Load() == 0 })
 			})
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 // fieldOf returns the value of a field in an encoded message. For a varint, number is the last
 // value. For messages, content is the concatenation of all values, which is how protobuf merges
-// messages. If m is malformed, only the part before the error is used. The generated Go types of
-// these messages depend on grpc.
+// messages. If m is malformed, only the part before the error is used. fieldOf replaces the generated
+// Go types of these messages, which depend on grpc.
 func fieldOf(m []byte, field protowire.Number) (number uint64, content []byte) {
 	for len(m) > 0 {
 		n, kind, size := protowire.ConsumeTag(m)
@@ -45,7 +45,7 @@ func rejectedProto(answer []byte) int {
 func rejectedJSON(answer []byte) int {
 	var v struct {
 		PartialSuccess struct {
-			RejectedSpans json.Number `json:"rejectedSpans"` // a string according to protobuf, but some collectors send a number
+			RejectedSpans json.Number `json:"rejectedSpans"` // a string in the JSON format of protobuf, but some collectors send a number
 		} `json:"partialSuccess"`
 	}
 	if json.Unmarshal(answer, &v) != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// exportResponse is the relevant part of Export...ServiceResponse in opentelemetry-proto. The Go
-// package of the original depends on grpc-gateway.
+// exportResponse describes the relevant part of Export...ServiceResponse in opentelemetry-proto. The
+// generated Go package is not used because it depends on grpc-gateway.
 var exportResponse = &descriptorpb.FileDescriptorProto{
 	Name: proto.String("response.proto"), Syntax: proto.String("proto3"),
 	MessageType: []*descriptorpb.DescriptorProto{

@@ -24,7 +24,7 @@ func (s Sender) Retry(ctx context.Context, body ...[]byte) (rejected int, err er
 		if err == nil || ctx.Err() != nil || refused && !r.Again {
 			return rejected, err
 		}
-		pause := wait/2 + rand.N(wait/2) // random, so that sidecars that lose the same collector do not retry at the same time
+		pause := wait/2 + rand.N(wait/2) // random, so that many sidecars do not retry at the same time after an outage of the collector
 		if refused {
 			pause = max(pause, r.After)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// tries returns the times of the attempts after the first one. answer returns the result of each
-// attempt.
+// tries calls Retry and returns the time of each attempt, measured from the start of Retry. answer returns
+// the result of each attempt.
 func tries(t *testing.T, answer func(try int) error) (at []time.Duration) {
 	t.Helper()
 	began := time.Now()

@@ -1,6 +1,6 @@
 // Package export sends telemetry to a collector. It supports OTLP over HTTP and gRPC, and the
-// Zipkin API. It limits the size of a collector response, describes the sender, and never sends to
-// a port of its own process. Packages metrics and tracing encode the bodies.
+// Zipkin API. It limits the size of a collector response, describes the sender, and rejects endpoints
+// that are ports of its own process. Packages metrics and tracing encode the data.
 package export
 
 import (
@@ -81,9 +81,9 @@ func (t *Target) Address() string {
 	return Text(target.Scheme + "://" + target.Host)
 }
 
-// A Sender exports a body, which is the concatenation of its parts. It returns the number of spans or
-// points that the collector rejected. If it returns an error, which is often a *[Refusal], all of them
-// are lost. It does not retain the body.
+// A Sender exports the concatenation of the parts of body. It returns the number of spans or points that
+// the collector rejected. If it returns an error, which is often a *[Refusal], the collector accepted no
+// spans or points. It does not retain the body.
 type Sender func(ctx context.Context, body ...[]byte) (rejected int, err error)
 
 // A Refusal is an export error that reports whether a later attempt may succeed. After any other
@@ -160,8 +160,9 @@ func New(t Target) (Sender, func(), error) {
 	return export, conn.close, nil
 }
 
-// resolve parses an endpoint. Knative uses TLS for name:port and rejects an IP address with a port.
-// Certificates for IP addresses are rare, so resolve uses plain text for them.
+// resolve parses an endpoint. If the endpoint has no scheme, resolve uses TLS for a host name, as Knative
+// does for name:port. It uses plain text for an IP address, because certificates for IP addresses are
+// rare. Knative rejects an IP address with a port.
 func resolve(endpoint string) (*url.URL, error) {
 	whole := strings.TrimSpace(endpoint)
 	if whole == "" {
@@ -264,8 +265,8 @@ func (e *end) roundTrip(ctx context.Context, body ...[]byte) (*http.Response, []
 	return res, answer, nil
 }
 
-// A requestBody is the body of a request. The transport may continue to read the body after the response was
-// received or the context was canceled. After release, reads return an error.
+// A requestBody contains the parts of a request body for its readers. The transport may continue to read the
+// body after the response was received or the context was canceled. After release, reads return an error.
 type requestBody struct {
 	mu       sync.Mutex
 	parts    [][]byte
@@ -285,7 +286,7 @@ func (b *requestBody) reader() io.ReadCloser {
 // A bodyReader reads a body once.
 type bodyReader struct {
 	body *requestBody
-	rest net.Buffers // not read yet
+	rest net.Buffers // unread parts of the body
 }
 
 var errReleased = errors.New("export canceled")

@@ -49,7 +49,7 @@ func FuzzResolve(f *testing.F) {
 	})
 }
 
-// A transport can send the body until the connection is closed, even if the response was received first.
+// A transport can read the body until the connection is closed, even after it received the response.
 func TestBodyIsNotReadAfterRelease(t *testing.T) {
 	body := &requestBody{parts: [][]byte{[]byte("ab"), nil, []byte("cde")}}
 	first, second := body.reader(), body.reader()

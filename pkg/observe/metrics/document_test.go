@@ -56,7 +56,7 @@ type shown struct {
 // shownBy returns the metrics of a set, sorted by name.
 func shownBy(t *testing.T, names string) (all []shown) {
 	t.Helper()
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // required for the metrics of the limit
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // the metric of the memory limit is absent without a limit
 	m := everything(t, names)
 	gathered, err := m.gatherer.Gather()
 	harness.NoError(t, err)
@@ -148,7 +148,7 @@ func metricTable(all []shown) string {
 	return b.String()
 }
 
-// labelTable returns a table with the values of the labels. reasonTable returns the table for the label reason.
+// labelTable returns a table with the values of the labels, except for the label reason.
 func labelTable() string {
 	var b strings.Builder
 	b.WriteString("| label | values |\n|---|---|\n")
@@ -163,26 +163,26 @@ func labelTable() string {
 
 // blame describes the cause of each reason.
 var blame = map[string]string{
-	"ok":                     "None. With `code=\"5xx\"`, it is an error of the application.",
-	"queue-full":             "Capacity: too many requests. Scale out, or raise the limits.",
+	"ok":                     "None. A 5xx status is an error of the application.",
+	"queue-full":             "Capacity: too many requests.",
 	"queue-timeout":          "Capacity: no slot became free in time.",
 	"overload":               "Capacity or an attack: the [memory budget](bounds.md#memory-budget) is exhausted.",
 	"not-ready":              "User container: see `queue_proxy_not_ready_reason`.",
-	"draining":               "Shutdown: the deadline of the drain is too short, or the request too long.",
-	"request-timeout":        "User container or queue: the request took too long. Compare both times.",
+	"draining":               "Shutdown: the drain deadline expired, or only streams remained.",
+	"request-timeout":        "User container or queue: the request took too long.",
 	"response-start-timeout": "User container or queue: no first byte in time.",
-	"idle-timeout":           "User container, or a client that does not read: no data for `REVISION_IDLE_TIMEOUT_SECONDS`.",
-	"client-slow":            "Client: it sent the body, or read the response (`SEND_TIMEOUT`), too slowly.",
-	"app-unreachable":        "User container: nothing listens on its port. It crashed or restarts.",
-	"local":                  "Sidecar: no file descriptor, local port or memory for a connection. `queue-proxy why` prints which.",
-	"app-reset":              "User container: it closed the connection (crash, lack of memory, own timeout).",
+	"idle-timeout":           "User container or client: no data for `REVISION_IDLE_TIMEOUT_SECONDS`.",
+	"client-slow":            "Client: it sent the body or read the response too slowly.",
+	"app-unreachable":        "User container: nothing listens on its port.",
+	"local":                  "Sidecar: no file descriptor, local port or memory for a connection.",
+	"app-reset":              "User container: it closed the connection, for example because of a crash.",
 	"app-garbage":            "User container: its response is not HTTP.",
 	"bad-request":            "Client: the request is invalid, or its body or header section is too long.",
 	"client-gone":            "Client: it closed the connection or stream early, or its `grpc-timeout` expired.",
-	"other":                  "Sidecar: a defect. Please report it.",
+	"other":                  "Sidecar: a defect.",
 }
 
-// reasonTable returns the table of the reasons.
+// reasonTable returns a table with the values of the label reason.
 func reasonTable() string {
 	var b strings.Builder
 	b.WriteString("| reason | status | cause |\n|---|---|---|\n")
@@ -198,7 +198,7 @@ func reasonTable() string {
 	return b.String()
 }
 
-// docs/limits.md contains the reasons with blanks, as queue-proxy why prints them.
+// docs/limits.md contains the reasons with spaces instead of hyphens, as "queue-proxy why" prints them.
 func TestLimitsGuideListsReasons(t *testing.T) {
 	page := contents(t, "../../../docs/limits.md")
 	reasons := regexp.MustCompile(`(?m)^\t\w+ +LimitReason += "([^"]+)"`).FindAllStringSubmatch(contents(t, "../../observation/limit.go"), -1)
@@ -219,7 +219,7 @@ func TestGuideExplainsAllReasons(t *testing.T) {
 	harness.Equal(t, len(blame), len(reasons), "explanations")
 }
 
-// The tables contain the metrics of a scrape, so the scrape must contain all metrics.
+// The tables contain the metrics of a scrape. Therefore the scrape must contain all metrics.
 func TestScrapeForGuideContainsAllMetrics(t *testing.T) {
 	m := everything(t, "all")
 	seen := map[string]bool{}

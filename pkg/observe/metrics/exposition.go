@@ -15,8 +15,8 @@ import (
 var errGarbage = errors.New("invalid Prometheus metrics")
 
 // An exposition contains the metrics of the user container, in the Prometheus text format 0.0.4 or in
-// OpenMetrics 1.0. The body is parsed twice, first to find the families and then to write it, because a
-// parsed exposition would need several times the memory of the body.
+// OpenMetrics 1.0. The body is parsed once to find the families and again to write the samples, because the
+// parsed samples would need several times the memory of the body.
 type exposition struct {
 	body        string
 	openMetrics bool
@@ -185,14 +185,14 @@ func (x *exposition) rename(taken map[string]bool) {
 	}
 }
 
-// Escape sequences in help texts. Invalid escape sequences are not changed.
+// Replacers for the escape sequences in help texts. They do not change invalid escape sequences.
 var (
 	helpInText        = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
 	helpInOpenMetrics = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 	helpUnescaper     = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\"`, `"`)
 )
 
-// appendHead appends the HELP, TYPE and UNIT lines of a family on the first call.
+// appendHead appends the HELP, TYPE and UNIT lines of a family on the first call. Later calls append nothing.
 func (f *appFamily) appendHead(b []byte, openMetrics bool) []byte {
 	if f.written {
 		return b
@@ -321,8 +321,8 @@ func cutName(s, more string) (name, rest string) {
 // properEscapes escapes the backslashes of invalid escape sequences in label values.
 var properEscapes = strings.NewReplacer(`\\`, `\\`, `\n`, `\n`, `\"`, `\"`, `\`, `\\`)
 
-// readLabels parses the labels after an opening brace and returns them without blanks, and the text after
-// the closing brace. ok is false if the labels are invalid, or if a label is a duplicate or __name__.
+// readLabels parses the labels after an opening brace. It returns the labels without blanks, and the text
+// after the closing brace. ok is false if the labels are invalid, or if a label is a duplicate or __name__.
 func readLabels(s string) (labels, rest string, ok bool) {
 	start, tidy := s, true // tidy means that the input can be returned unchanged
 	skipBlanks := func(s string) string {

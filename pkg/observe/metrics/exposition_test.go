@@ -165,7 +165,8 @@ func TestReadExpositionRejectsInvalidLines(t *testing.T) {
 	}
 }
 
-// FuzzExposition verifies that the output can be parsed, has the same samples, and does not contain taken names.
+// FuzzExposition verifies that the output can be parsed, that a second conversion does not change its samples,
+// and that it does not contain taken names.
 func FuzzExposition(f *testing.F) {
 	for _, openMetrics := range []bool{false, true} {
 		f.Add(lines("# HELP x_total A \\ \\n \"thing\".", "# TYPE x_total counter", `x_total{a="b",} 1 5`, "ours 1", "app_ours 2", "# EOF"), openMetrics)

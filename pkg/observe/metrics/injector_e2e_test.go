@@ -62,7 +62,7 @@ func (i injector) review(t *testing.T, pod string) {
 	i.post(t, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":`+pod+`}}`)
 }
 
-// load sends reviews with all results, and fails a TLS handshake.
+// load sends reviews that lead to all verdicts, an invalid review, and a TLS handshake that fails.
 func (i injector) load(t *testing.T) {
 	t.Helper()
 	for range 3 {
@@ -134,7 +134,7 @@ func TestPrometheusEvaluatesDashboard(t *testing.T) {
 	eventually(t, api, `sum(rate(queue_proxy_injector_reviews_total[1m])) > 0`, "?")
 	for _, p := range readDashboard(t).Panels {
 		for _, target := range p.Targets {
-			// There is no pod or namespace without Kubernetes.
+			// Without Kubernetes, the series have no labels for the pod and the namespace.
 			expr := strings.NewReplacer("$__rate_interval", "1m", "$namespace", ".*", "$pod", ".*").Replace(target.Expr)
 			series, err := query(api, expr)
 			t.Logf("%s: %s: %d series", p.Title, expr, len(series))
@@ -145,7 +145,7 @@ func TestPrometheusEvaluatesDashboard(t *testing.T) {
 	}
 }
 
-// The query in the KEDA example must select one workload and ignore pods that are not scraped.
+// The query in the KEDA example must select one workload and ignore pods that are no longer scraped.
 func TestPrometheusKEDAQuerySelectsWorkload(t *testing.T) {
 	const name = "../../../deploy/autoscaling/keda-prometheus/scaledobject.yaml"
 	_, query, ok := strings.Cut(contents(t, name), "query: ")

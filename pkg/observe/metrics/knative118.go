@@ -68,7 +68,7 @@ func (k *knative118) observe(o *observation.Observation, tag int) {
 	}
 }
 
-// memStats contains the fields of runtime.MemStats that Knative exports, with the suffixes of their names.
+// memStats contains the fields of runtime.MemStats that Knative exports, with the suffixes of the metric names.
 var memStats = []struct {
 	name, help string
 	value      func(*runtime.MemStats) float64

@@ -73,9 +73,9 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags, names names) *knat
 		"kn_service_name", o.Service, "kn_configuration_name", o.Configuration, "kn_revision_name", o.Revision,
 	).gauge("target_info", "Information about the pod in the labels. The value is always 1.", one)
 	addOTelRuntime(r.with("otel_scope_name", scopeRuntime))
-	// Knative also exports the default collectors of client_golang. They are created in the default registry
-	// before main, and no other metric is registered there. Creating two
-	// more collectors would increase the startup time.
+	// Knative also exports the default collectors of client_golang. client_golang registers them in the
+	// default registry before main starts, and no other metric is registered there. Two more collectors
+	// would increase the startup time.
 	r.MustRegister(prometheus.DefaultRegisterer.(*prometheus.Registry))
 	return k
 }

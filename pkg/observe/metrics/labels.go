@@ -115,14 +115,14 @@ var statusPlaces = func() (places [500]int) {
 	return places
 }()
 
-// otherMethod returns the index of the method _OTHER for each method. It is used when there are maxMade
-// series (tags.go).
+// otherMethod returns the index of the method _OTHER for each method. The result is used for new requests
+// after maxMade series were created (tags.go).
 func otherMethod() []int {
 	return slices.Repeat([]int{len(otelMethods) - 1}, len(otelMethods))
 }
 
 // firstsOfClass returns, for each element of statuses, the index of the first status code in the same class.
-// It is used when there are maxMade series (tags.go).
+// The result is used for new requests after maxMade series were created (tags.go).
 func firstsOfClass() (places []int) {
 	for _, code := range statuses {
 		places = append(places, statusPlaces[int(code[0]-'0')*100-100])
@@ -134,8 +134,8 @@ func hasName(status int) bool {
 	return http.StatusText(status) != "" || status == observation.ClientGone.Status()
 }
 
-// status returns the index of a status code in statuses. A code without a name is counted as the x00 of its
-// class. An invalid code is counted as 500 (RFC 9110 section 15).
+// status returns the index of a status code in statuses. A code without a name is counted as the code x00 of
+// its class. An invalid code is counted as 500 (RFC 9110 section 15).
 func status(code int) int {
 	if code < 100 || code > 599 {
 		code = http.StatusInternalServerError

@@ -25,7 +25,7 @@ import (
 // Merge configures where the user container serves metrics. These metrics are appended to our metrics, so
 // that a single scrape returns both.
 type Merge struct {
-	// Dial connects to a port of this host. If it is nil, the connection is opened to 127.0.0.1.
+	// Dial opens connections to the user container. If it is nil, the default dialer of net/http is used.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	Port    int           // port on the loopback address; 0 disables merging
@@ -89,7 +89,7 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 		failed:      r.counters("queue_proxy_app_scrape_errors_total", "Number of failed scrapes of the user container, by reason.", "reason"),
 		transport: &http.Transport{
 			DialContext:            o.Dial,
-			DisableKeepAlives:      true, // the app would close an idle connection before the next scrape
+			DisableKeepAlives:      true, // the app may close an idle connection before the next scrape
 			DisableCompression:     true, // compression has no benefit on the loopback interface
 			MaxResponseHeaderBytes: maxAppHead,
 		},
@@ -100,8 +100,8 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 	return m, nil
 }
 
-// ServeHTTP implements http.Handler. It reads the metrics of the user container before it gathers ours, so
-// that a failure is included in the same scrape.
+// ServeHTTP implements http.Handler. It reads the metrics of the user container before it gathers our metrics,
+// so that a failure is counted in the same scrape.
 func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	formats := []expfmt.Format{expfmt.FmtText}
 	if m.openMetrics {
@@ -231,7 +231,7 @@ func (m *merge) fetch(ctx context.Context, protobuf, openMetrics bool) (app appM
 
 // appMetrics are the metrics of the user container.
 type appMetrics interface {
-	// write writes the metrics. It renames metrics whose names are taken. It must be called once only.
+	// write writes the metrics. It renames metrics whose names are in taken. It must be called only once.
 	write(out io.Writer, openMetrics bool, taken map[string]bool) error
 }
 
@@ -244,8 +244,8 @@ func readError(err error) string {
 	return scrapeUnreachable
 }
 
-// taken returns the names of all our metrics in both formats. It includes metrics without series. Otherwise
-// a metric of the user container could be renamed later, when a series is added.
+// taken returns the names of all our metrics in both formats. It includes metrics without series, because
+// otherwise a metric of the user container would be renamed when a series is added later.
 func (m *merge) taken(gathered []*dto.MetricFamily) map[string]bool {
 	names := map[string]bool{}
 	for name, histogram := range m.registry.names {

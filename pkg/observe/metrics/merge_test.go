@@ -154,7 +154,7 @@ func hang(t *testing.T) func(r *http.Request) {
 	}
 }
 
-// A brokenApp is an app with an invalid response to a scrape.
+// A brokenApp is an app that does not respond correctly to a scrape.
 type brokenApp struct {
 	name   string
 	app    http.HandlerFunc
@@ -273,7 +273,7 @@ func TestMergeLimitsConcurrentScrapes(t *testing.T) {
 		<-inside
 	}
 
-	// Another scrape waits until its timeout and returns busy.
+	// Another scrape waits until its timeout and fails with the reason busy.
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", "0.05")
 	w := httptest.NewRecorder()

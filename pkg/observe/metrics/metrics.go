@@ -16,10 +16,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// path is the path of the metrics.
+// path is the URL path at which metrics are served.
 const path = "/metrics"
 
-// Options are the options of [New].
+// Options contains the settings of a [Metrics].
 type Options struct {
 	Names   string    // METRICS_NAMES: default, knative-1.18, knative-1.19, knative-head, all or off; "" means default
 	Pushed  bool      // whether Metrics.Push will be called, which requires the metrics of knative-1.19 or knative-head
@@ -57,7 +57,7 @@ type Gauges struct {
 	LogLinesDropped func() uint64                              // number of dropped lines of the request log
 	SpansDropped    func() uint64                              // number of dropped spans
 	Memory          func() (used, limit int64)                 // memory for requests and the memory budget, in bytes; limit is 0 without a budget
-	Bounds          *bound.Recorder                            // counts the events of bounds on the behavior of peers; if nil, all counters are 0
+	Bounds          *bound.Recorder                            // counts the events of bounds and client errors; if nil, all counters are 0
 
 	// Connections returns the state of client connections and of HTTP/1 connections to the user container.
 	Connections func() (clients, app bound.Pool)

@@ -24,7 +24,8 @@ import (
 
 const text = "text/plain;version=0.0.4"
 
-// observeEveryKind observes requests that succeed, are replayed, are rejected by the queue, and fail.
+// observeEveryKind observes requests that succeed, fail, are replayed, are rejected because the queue is full, or
+// are upgraded.
 func observeEveryKind(m *Metrics) {
 	ok := observed("GET", 1, 1, 200, observation.OK)
 	m.Observe(&ok)
@@ -696,7 +697,8 @@ func TestIdlePodHasFewSeries(t *testing.T) {
 	}
 }
 
-// Previously, increase() was 0 for the first responses of a class in a scrape.
+// If a series does not exist before the first response of a class, the PromQL function increase() ignores this
+// response.
 func TestFirstRequestCreatesAllStatusClasses(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	o := observed("POST", 2, 0, 404, observation.OK)

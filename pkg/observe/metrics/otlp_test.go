@@ -25,9 +25,9 @@ func attributesOf(all []*commonpb.KeyValue) map[string]string {
 	return m
 }
 
-// The OpenTelemetry conventions define the kinds. Knative pushes the same metrics.
+// The OpenTelemetry conventions define the kinds of the metrics. Knative pushes the same metrics.
 func TestPushedMetricsHaveOTelKinds(t *testing.T) {
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // required for the metric of the limit
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // go.memory.limit is absent without a limit
 	const gauge, counter, upDown, histogram = "gauge", "counter", "up-down counter", "histogram"
 	all, _ := pushed(t, filled(t, "knative-head"), PushOptions{})
 	got := map[string]string{}

@@ -45,7 +45,7 @@ func checkNames(t *testing.T, exposition string) {
 	}
 }
 
-// The sidecar runs as in a pod. Only its ports are set.
+// The sidecar runs with its default settings, as in a pod, except for the ports.
 func TestPrometheusScrapesBothPortsOfSidecar(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(app.Close)

@@ -141,7 +141,7 @@ func validBuckets(h *dto.Histogram) bool {
 		matches(h.GetNegativeSpan(), h.GetNegativeDelta(), h.GetNegativeCount())
 }
 
-// write writes the families. It renames families whose names are taken. The format is always protobuf.
+// write writes the families in the protobuf format. It renames families whose names are in taken.
 func (x *protoExposition) write(out io.Writer, _ bool, taken map[string]bool) error {
 	all := map[string]bool{} // all names of the user container
 	for _, f := range x.families {

@@ -177,7 +177,7 @@ func TestInvalidProtobufIsNotMerged(t *testing.T) {
 	}
 }
 
-// A valid exposition remains valid after families are renamed.
+// FuzzReadProtobuf verifies that a valid exposition remains valid after families are renamed.
 func FuzzReadProtobuf(f *testing.F) {
 	f.Add([]byte(encoded(f, family("jobs", dto.MetricType_GAUGE, &dto.Metric{Gauge: &dto.Gauge{Value: proto.Float64(1)}}))))
 	f.Add([]byte(encoded(f, family("jobs", dto.MetricType_HISTOGRAM, &dto.Metric{Histogram: &dto.Histogram{SampleCount: proto.Uint64(1)}}))))

@@ -18,10 +18,10 @@ type PushConfig struct {
 	export.Settings
 
 	DefaultInterval time.Duration // interval of Knative 1.19 and later
-	Interval        time.Duration // interval of OTEL_METRIC_EXPORT_INTERVAL; 0 means DefaultInterval
+	Interval        time.Duration // value of OTEL_METRIC_EXPORT_INTERVAL; 0 means DefaultInterval
 }
 
-// PushOptions are the options of [Metrics.Push]. [PushConfig.Options] derives them from the settings of
+// PushOptions contains the settings of a [Push]. [PushConfig.Options] derives them from the settings of
 // Knative and OpenTelemetry.
 type PushOptions struct {
 	export.Target // the protocol must be OTLP, OTLPGRPC or None; None disables the push
@@ -79,8 +79,8 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	return o, warnings
 }
 
-// A Push pushes metrics over OTLP. A failed push is not repeated, because all values are totals since the
-// start of the process, so that the next push contains all data. A nil *Push does nothing.
+// A Push pushes metrics over OTLP. All counters are totals since the start of the process. Therefore a failed
+// push is not repeated, because the next push contains the same data. A nil *Push does nothing.
 type Push struct {
 	options  PushOptions
 	gatherer prometheus.Gatherer
@@ -93,8 +93,8 @@ type Push struct {
 }
 
 // Push starts to push the metrics that have OpenTelemetry names, as in Knative after 1.18. The names depend
-// on Options.Names. If the
-// protocol is None or empty, Push returns nil. It returns an error if the protocol or the endpoint is invalid.
+// on Options.Names. If the protocol is None or empty, Push returns nil. It returns an error if the protocol or
+// the endpoint is invalid.
 func (m *Metrics) Push(o PushOptions) (*Push, error) {
 	switch o.Protocol {
 	case export.None, "":
@@ -142,8 +142,8 @@ func (p *Push) push(ctx context.Context, _ []struct{}, _ int) (lost int) {
 	return 1
 }
 
-// Close pushes the metrics once more and stops. It returns an error if ctx is done first or if the last push
-// fails.
+// Close pushes the metrics a last time and stops the goroutine. It returns an error if ctx is done first or if
+// the last push fails.
 func (p *Push) Close(ctx context.Context) error {
 	if p == nil {
 		return nil

@@ -27,8 +27,9 @@ func newRegistry(start time.Time) *registry {
 	return r
 }
 
-// with returns a registry that adds labels to all series of a metric. The arguments are alternating names and
-// values. A label with an empty value is omitted, because it is equivalent to a missing label.
+// with returns a registry that shares the metrics of r and adds the given labels to the series of each new
+// metric. The arguments are alternating names and values. A label with an empty value is omitted, because it is
+// equivalent to a missing label.
 func (r *registry) with(namesAndValues ...string) *registry {
 	labelled := *r
 	labelled.fixed = prometheus.Labels{}
@@ -61,7 +62,7 @@ func (r *registry) durations(name, help string, labels ...string) *prometheus.Hi
 	if r.native {
 		o.NativeHistogramBucketFactor = 1.1
 		o.NativeHistogramMaxBucketNumber, o.NativeHistogramMinResetDuration = 100, time.Hour
-		o.NativeHistogramMaxExemplars = -1 // the other buckets have exemplars
+		o.NativeHistogramMaxExemplars = -1 // the classic buckets have exemplars
 	}
 	return r.histogramVec(o, labels)
 }
@@ -189,7 +190,7 @@ type table[T any] struct {
 	cells []atomic.Pointer[T]
 }
 
-// newTable returns a table. child creates a series. Its label values are in the order of dims.
+// newTable returns a table. child creates a series from label values in the order of dims.
 func newTable[T any](child func(labelValues []string) *T, dims ...dimension) *table[T] {
 	n := 1
 	for _, d := range dims {

@@ -26,7 +26,7 @@ type requests struct {
 	wait     histogram
 	app      *table[histogram]
 
-	exemplars *exemplars // of app
+	exemplars *exemplars // exemplars in app
 }
 
 func newRequests(r *registry) *requests {

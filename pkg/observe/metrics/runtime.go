@@ -49,7 +49,7 @@ const (
 )
 
 // addProcess adds the process and Go collectors of client_golang. It also adds metrics of the Go runtime that
-// the Go collector does not have, or only together with 30 other metrics.
+// the Go collector does not export, or exports only together with 30 other metrics.
 func addProcess(r *registry) {
 	prometheus.WrapRegistererWithPrefix(prefix, r).MustRegister(
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

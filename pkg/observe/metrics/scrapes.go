@@ -20,18 +20,19 @@ const (
 	maxPageBytes = 8 << 20          // maximum size of all pages together in bytes; a single page may be larger
 	maxPerClient = 4                // maximum number of scrapes from one client address
 	maxScrapes   = 1024             // maximum number of scrapes that wait
-	chunkSize    = 32 << 10         // size in bytes of a part of a page, which is the size of our own metrics
+	chunkSize    = 32 << 10         // size in bytes of a part of a page; about the size of our own metrics
 	turnTime     = 3 * time.Second  // maximum time that a scrape waits for other scrapes
 	takeTime     = time.Second      // minimum time that a scraper has to read a page
 	writeTime    = 30 * time.Second // maximum time to read a page if the memory is not needed for other scrapes
 )
 
-// scrapes serves path. A page is rendered into memory and then sent, so that a scraper that does not read the
-// page uses memory, but does not prevent other pages from being rendered.
+// scrapes serves the metrics at path. A page is rendered into memory and then sent. Therefore a scraper that
+// does not read the page uses memory, but does not prevent other pages from being rendered.
 //
-// If the pages of other scrapes leave no memory, or if a client has too many pages, the oldest page of the
-// client with the most bytes is closed if the server began to send it at least takeTime ago. Otherwise, the
-// scrape waits.
+// If the pages of other scrapes leave no memory, the server cancels the oldest page of the client with the most
+// bytes, if the server began to send this page at least takeTime ago. Otherwise, the new scrape waits. If a
+// client has maxPerClient scrapes, only its own pages can be canceled for a new scrape. If this is not possible,
+// the new scrape fails.
 type scrapes struct {
 	handler   http.Handler
 	free      sync.Pool       // of *page
@@ -60,7 +61,7 @@ func bounded(h http.Handler) http.Handler {
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), turnTime)
 	defer cancel()
-	control := http.NewResponseController(w) // a recorder has no deadlines
+	control := http.NewResponseController(w) // errors are ignored, because a recorder has no deadlines
 	scrape := fair.Request{Client: fair.Address(r.RemoteAddr), Weight: int(s.typical.Load()), End: func() bool {
 		_ = control.SetWriteDeadline(time.Unix(1, 0))
 		return true
@@ -93,7 +94,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.send(w)
 }
 
-// A page is a response in memory.
+// A page stores a response in memory.
 type page struct {
 	header http.Header
 	status int      // 0 means 200

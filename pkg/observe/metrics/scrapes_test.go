@@ -69,11 +69,11 @@ func TestCanceledPageIsTruncated(t *testing.T) {
 	}
 }
 
-// A stage runs scrapes of a handler that blocks.
+// A stage sends scrapes to a handler that blocks.
 type stage struct {
 	h       http.Handler
 	come    chan string   // clients whose pages are being rendered
-	leave   chan struct{} // each value unblocks one of them
+	leave   chan struct{} // each value unblocks the handler for one of these clients
 	answers chan string   // client and status code of each response
 }
 
@@ -148,7 +148,7 @@ func TestScrapeWaitTimeoutReturns503(t *testing.T) {
 		for range maxRendered {
 			<-s.answers
 		}
-		harness.Equal(t, <-s.answers, "10.0.1.1 200", "afterwards")
+		harness.Equal(t, <-s.answers, "10.0.1.1 200", "scrape after the handler is unblocked")
 	})
 }
 

@@ -18,9 +18,9 @@ const (
 	// method and protocol.
 	maxNamed = 1024
 
-	// maxMade is the maximum number of series in a tagTable. If this number is reached, a request without a
-	// series is counted in a series that combines several label values. The limit is necessary because a series
-	// of histograms takes 6 KB, and there are tens of thousands of combinations of label values.
+	// maxMade is the maximum number of series in a tagTable. If this number is reached, a request that would
+	// need a new series is counted in a series that combines several label values. The limit is necessary
+	// because a series of histograms takes 6 KB, and there are tens of thousands of combinations of label values.
 	maxMade = 2048
 )
 
@@ -77,9 +77,9 @@ type tagTable[T any] struct {
 	named atomic.Int32 // number of series with a named tag
 }
 
-// at returns the series for a tag index and the indexes of the other label values. If there are maxNamed
-// series with names, the name is replaced. If there are maxMade series, the other label values are replaced
-// with the values in few.
+// at returns the series for a tag index and the indexes of the other label values. Instead of a new series, it
+// returns the series for the tag index tagged if there are maxNamed series with named tags. If there are maxMade
+// series, it also replaces the indexes of the other label values with the indexes in few.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
 	if t.made.Load() < maxNamed || part.known(places...) != nil {

@@ -23,7 +23,7 @@ func tagging(tag, byDefault string, status int) *observation.Observation {
 	return &o
 }
 
-// tagsOf returns the values of a label in a scrape, and the metric's value for each label value.
+// tagsOf returns the value of a metric in a scrape for each value of a label.
 func tagsOf(t *testing.T, m *Metrics, metric, label string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -92,8 +92,8 @@ func TestConcurrentRequestsUseSame16RouteTags(t *testing.T) {
 	}
 }
 
-// The app responds with any status code, so that 16 names could create 16 series for each combination of
-// status, method and protocol.
+// Because the app responds with any status code, 16 names could create 16 series for each combination of status,
+// method and protocol.
 func TestNamedRouteTagSeriesAreLimited(t *testing.T) {
 	m := newMetrics(t, options("knative-head"))
 	requests := 0.0

@@ -6,7 +6,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// recently is the time for which the status page and the command "why" report that a limit was reached.
+// recently is the maximum age of events, such as a reached limit, that the status page and the command "why" report.
 const recently = time.Hour
 
 // Connections describes the connections of the process and their limits.

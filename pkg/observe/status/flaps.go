@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Thresholds for a pod whose readiness changes often. The first two values are the same as in the alert
-// QueueProxyReadinessFlaps.
+// Thresholds for a user container whose readiness changes often. flapsTime and manyFlaps are the same as in
+// the alert QueueProxyReadinessFlaps.
 const (
 	flapsTime = 15 * time.Minute
 	manyFlaps = 4

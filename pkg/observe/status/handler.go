@@ -65,7 +65,7 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 }
 
 // path is the URL path of the page's data in JSON format. With the query ?ask, the user container is probed
-// first. The result is only part of the response.
+// first. The result of the probe is only used for the response.
 const path = "/status.json"
 
 func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {
@@ -96,8 +96,8 @@ func (b *Board) check(ctx context.Context) snapshot {
 	return snap
 }
 
-// checked returns the recorded readiness with the result of a check. Both have the same probes. A probe is not
-// changed if the check has no result for it.
+// checked applies the result of a check to the recorded readiness, and returns the new readiness. recorded and
+// result must have the same probes. A probe does not change if the check has no result for it.
 func checked(recorded, result observation.Readiness) observation.Readiness {
 	if len(recorded.Probes) == 0 {
 		return recorded // the user container is always ready

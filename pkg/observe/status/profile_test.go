@@ -28,7 +28,7 @@ func (w *slowReader) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// profileOf returns a request of peer for a profile.
+// profileOf returns a request from peer for a profile.
 func profileOf(path, peer string) *http.Request {
 	return request("/debug/pprof/"+path, peer, "localhost")
 }

@@ -14,20 +14,20 @@ import (
 
 // Thresholds of the rules. docs/metrics.md lists the first four.
 const (
-	errorShare   = 0.2              // errors of the application, as a share of its responses; as in QueueProxyAppReturnsErrors
-	failureShare = 0.05             // failed requests with a cause, as a share of all requests; as in QueueProxyAppFails
+	errorShare   = 0.2              // errors of the application, as a share of its responses; see QueueProxyAppReturnsErrors
+	failureShare = 0.05             // failed requests with a cause, as a share of all requests; see QueueProxyAppFails
 	hangTime     = 30 * time.Second // time without a response
-	slowTime     = time.Second      // time in the application that is long if its usual time is not known
+	slowTime     = time.Second      // time in the application that counts as long if the usual time is not known
 
-	longFactor  = 2                      // ratio of the time of a request that hangs to the longest time of other requests
+	longFactor  = 2                      // minimum ratio of the time of a request that hangs to the longest time of other requests
 	firstTime   = 2 * time.Minute        // time in the application after which the first request hangs with high confidence
-	slowFactor  = 3                      // ratio of the median time to the usual time in the application
-	minSlow     = 100 * time.Millisecond // median time of an application that is slower than usual
+	slowFactor  = 3                      // minimum ratio of the median time to the usual time in a slow application
+	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
 	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
-	minQueued   = 200 * time.Millisecond // 99th percentile of the time in the queue
-	sameFactor  = 1.3                    // maximum ratio of two times that are equal for the rules
-	minFailures = 3                      // minimum number of failures, so that a rare failure is not a problem
-	memoryShare = 0.8                    // memory of requests, as a share of the budget
+	minQueued   = 200 * time.Millisecond // minimum time in the queue that is a problem (99th percentile)
+	sameFactor  = 1.3                    // maximum ratio of two times that count as equal
+	minFailures = 3                      // minimum number of failures that are a problem
+	memoryShare = 0.8                    // share of the memory budget that requests use
 
 	minEvents        = 10 // minimum number of events at a bound in the last hour
 	rejectingSamples = 10 // number of samples for which rejected requests are counted
@@ -42,7 +42,7 @@ const (
 	low    confidence = "low" // a healthy application may have the same symptoms
 )
 
-// problem is a current problem of the pod.
+// A problem describes a current problem of the pod.
 type problem struct {
 	Name       string     `json:"name"`    // name of the rule
 	Problem    string     `json:"problem"` // without a period
@@ -205,7 +205,7 @@ type evidence struct {
 	connections Connections
 	tls         TLS
 	bounds      []bound.State // the bound with the most events in the last hour is first
-	total       tally         // since the start
+	total       tally         // events since the start
 
 	board *Board
 	latest
@@ -214,9 +214,9 @@ type evidence struct {
 // latest contains the values of the last samples.
 type latest struct {
 	samples      int   // number of samples
-	events       tally // since the first of these samples
+	events       tally // events since the first of these samples
 	p50, p99     float64
-	queued       float64       // 99th percentile
+	queued       float64       // 99th percentile of the time in the queue, in milliseconds
 	usual        time.Duration // median time in the application since the start; 0 if unknown
 	longest      time.Duration // longest time of a request in the application in the last five minutes; 0 if there was no response
 	lastResponse time.Time     // time of the last response from the application, or the start of the process
@@ -379,8 +379,8 @@ func checkErrors(e *evidence) (m match, ok bool) {
 	}, true
 }
 
-// checkHang detects an application that has not begun a response for hangTime, although requests wait for it or have
-// ended without a response.
+// checkHang detects an application that has not begun a response for hangTime, although requests wait for a response
+// or have ended without one.
 func checkHang(e *evidence) (m match, ok bool) {
 	silent := e.now.Sub(e.lastResponse)
 	if silent < hangTime {
@@ -487,8 +487,8 @@ func readinessAction(r observation.Readiness) string {
 	return "Check the application log and the probe."
 }
 
-// checkSlow detects an application that is slower than usual. If the usual time is not known or is long, the
-// confidence is low.
+// checkSlow detects an application that is slower than usual. It also detects a median time of at least slowTime. In
+// this case, the confidence is low, because this time may be normal for the application.
 //
 // All samples have the same weight, because a slow application sends fewer responses than a fast application.
 func checkSlow(e *evidence) (m match, ok bool) {
@@ -579,7 +579,8 @@ func checkQueue(e *evidence) (m match, ok bool) {
 	return m, true
 }
 
-// rejections returns a check for requests that were rejected for one of the reasons in the last samples.
+// rejections returns a check for requests that were rejected for one of the reasons in the last rejectingSamples
+// samples.
 func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	return func(e *evidence) (m match, ok bool) {
 		rate, top := e.rejectedLocked(reasons...)
@@ -609,8 +610,8 @@ func (e *evidence) rejectedLocked(reasons ...observation.Reason) (rate float64, 
 	return float64(sum) / (rejectingSamples * Interval.Seconds()), top
 }
 
-// checkMemory detects requests that were rejected because of the memory budget, and a budget that is in use by
-// at least memoryShare.
+// checkMemory detects requests that were rejected because of the memory budget, and requests that use at least
+// memoryShare of the budget.
 func checkMemory(e *evidence) (m match, ok bool) {
 	if m, ok = rejections(observation.Overload)(e); ok {
 		return m, true
@@ -622,10 +623,12 @@ func checkMemory(e *evidence) (m match, ok bool) {
 		numbers: fmt.Sprintf("%s of %s", megabytes(e.memory.Used), megabytes(e.memory.Limit))}, true
 }
 
-// expected contains the bounds that a setting defines, and the bound for connections that clients open in advance.
+// expected contains the bounds that checkBounds ignores, because an operator has set a limit, or because clients open
+// connections in advance.
 var expected = [...]bound.Name{bound.SilentConnection, bound.MaxConnections, bound.BodySize}
 
-// checkBounds reports the bound with the most events in the last hour.
+// checkBounds detects bounds and client errors with at least minEvents events in the last hour. The problem and the
+// action are those of the bound or client error with the most events.
 func checkBounds(e *evidence) (m match, ok bool) {
 	var all []string
 	for _, s := range e.bounds {

@@ -28,7 +28,7 @@ func idle() *Board {
 	return b
 }
 
-// sampled calls the function each once per sample, for n samples.
+// sampled takes n samples and calls each before each sample.
 func (b *Board) sampled(n int, each func()) {
 	for range n {
 		each()
@@ -58,7 +58,7 @@ func (b *Board) loaded(running, waiting int) {
 	b.sources.Load = func() (int, int) { return running, waiting }
 }
 
-// holding sets the requests in the app, with the given phase and the time when they got their slots.
+// holding sets the number of requests in the app, their phase, and the time at which they got their slots.
 func (b *Board) holding(n int, phase observation.Phase, since time.Time) {
 	app := observation.AppRequests{Pending: n, Oldest: since}
 	if phase == observation.Streaming {
@@ -104,7 +104,7 @@ func (b *Board) loseClients() {
 	})
 }
 
-// A ruleTest is a pod with one problem.
+// A ruleTest describes a pod with one problem, and the expected result of the rules.
 type ruleTest struct {
 	name, rule string
 	fail       func(*Board)
@@ -417,7 +417,7 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 	})
 }
 
-// The application responds, although no response is complete.
+// Clients disconnect before a response is complete. Nevertheless, the application does not hang.
 func TestDisconnectedClientsDoNotMeanHang(t *testing.T) {
 	stream := func(o *observation.Observation) { o.Begun = true }
 	upload := func(o *observation.Observation) { o.Uploading = true }
@@ -448,7 +448,7 @@ func TestProblemsEndAfterRecovery(t *testing.T) {
 	})
 }
 
-// The cause has the highest confidence, and is the first rule with this confidence.
+// The first problem is the cause. It is the problem of the first rule with the highest confidence.
 func TestCauseIsFirstProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := idle()
@@ -473,7 +473,7 @@ func TestWhyFitsOnScreen(t *testing.T) {
 	long := strings.Repeat("long words ", 100) + strings.Repeat("x", 1000)
 	state := observation.LimitState{Limit: 9, Base: 8, Reason: observation.LimitMeasuring, Missing: long}
 	b.sources.Adaptive = func() (observation.LimitState, bool) { return state, true }
-	b.sources.Pod, b.sources.Namespace, b.sources.Warnings = long, long, []string{long, long}
+	b.sources.Pod, b.sources.Namespace, b.sources.Warnings = long, long, func() []string { return []string{long, long} }
 	b.sources.TLS = func() TLS { return TLS{On: true, Names: []string{long}, NotAfter: time.Now().Add(time.Hour)} }
 	b.sources.Drain = func() Drain { return Drain{Draining: true, InFlight: 1e9, Deadline: time.Now().Add(1e6 * time.Hour)} }
 	b.sources.Bounds = bound.NewRecorder()

@@ -1,7 +1,7 @@
-// Package status serves the status page of the sidecar, and implements the command `queue-proxy why`. The data
-// of the page is also served as JSON. The page contains the readiness, the running and queued requests, the latency of the last
-// minutes, the failures and the settings. It is only served to local clients, for example through `kubectl
-// port-forward`.
+// Package status serves the status page of the sidecar, and implements the command `queue-proxy why`. The page
+// contains the readiness, the running and queued requests, the latency of the last minutes, the failures and the
+// settings. The data of the page is also served as JSON. The page is only served to local clients, for example
+// through `kubectl port-forward`.
 package status
 
 import (
@@ -43,7 +43,7 @@ type Sources struct {
 	Limit     func() (running, waiting int)         // maximum numbers of running and queued requests; running is 0 without a limit
 	Adaptive  func() (observation.LimitState, bool) // state of an adaptive limit; false if the limit is fixed
 	Settings  func() []Setting
-	Warnings  []string
+	Warnings  func() []string // warnings about settings
 	Readiness func() observation.Readiness
 	Check     func(context.Context) observation.Readiness // probes the user container without a change in Readiness
 	Load      func() (running, waiting int)
@@ -53,20 +53,20 @@ type Sources struct {
 	Drain     func() Drain
 	Memory    func() (used, limit int64)   // memory of requests and its budget, in bytes; limit is 0 without a budget
 	Lost      func() (lines, spans uint64) // lines of the request log and spans that were dropped
-	Bounds    *bound.Recorder              // events for bounds on the behavior of peers; may be nil
+	Bounds    *bound.Recorder              // events of bounds and client errors; may be nil
 
 	Connections func() Connections
 	TLS         func() TLS
 }
 
-// Setting is the value of a setting. Secrets are already hidden.
+// A Setting contains the name and the value of a setting. A secret value must already be hidden.
 type Setting struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`
 	Source string `json:"source"`
 }
 
-// Drain is the state of the drain.
+// Drain describes the state of the drain.
 type Drain struct {
 	Draining bool      `json:"draining"`
 	Since    time.Time `json:"since,omitzero"`    // start of the drain; zero if the drain has not started
@@ -78,8 +78,8 @@ type Drain struct {
 // sample contains the requests of one interval, and the load at the end of the interval.
 //
 // P50 and P99 are percentiles of the time from the slot to the end of a request, in milliseconds. QueuedP99 is a
-// percentile of the time until the slot. They include only requests with a response from the app, and are 0 if
-// there are none. Upgraded connections are excluded, because their duration does not depend on the load.
+// percentile of the time until the slot. The percentiles include only requests with a response from the app, and
+// are 0 if there are none. Upgraded connections are excluded, because their duration does not depend on the load.
 type sample struct {
 	Running   int     `json:"running"`
 	Waiting   int     `json:"waiting"`
@@ -110,7 +110,7 @@ type failure struct {
 type report struct {
 	Pod       string                  `json:"pod"`
 	Namespace string                  `json:"namespace"`
-	Ready     bool                    `json:"ready"` // and not draining
+	Ready     bool                    `json:"ready"` // the user container is ready and the pod is not draining
 	Reason    string                  `json:"reason,omitempty"`
 	Unprobed  bool                    `json:"unprobed,omitempty"` // no probe has a result, so that the readiness is not known
 	Problem   string                  `json:"problem,omitempty"`  // the first of Problems
@@ -150,7 +150,7 @@ type snapshot struct {
 	Settings []Setting    `json:"settings"`
 }
 
-// memoryState is the memory of requests that are being read or are queued.
+// memoryState describes the memory of requests that are being received or are queued.
 type memoryState struct {
 	Used  int64 `json:"used"`  // bytes
 	Limit int64 `json:"limit"` // bytes of the budget
@@ -160,13 +160,13 @@ type memoryState struct {
 // without requests are absent. Kubelet probes are not included.
 type totals map[string]uint64
 
-// Problems that are reported if the pod is ready although all requests fail.
+// Problems that explain why all requests fail.
 const (
-	// NotHTTP is the problem of a port that passes a TCP probe and does not support HTTP.
+	// NotHTTP means that the port of the user container accepts TCP connections, but does not support HTTP.
 	NotHTTP = "the user container is not an HTTP server"
 
-	// NotListening is the problem of a probe that passes at another address or port, although
-	// connections to localhost are refused.
+	// NotListening means that connections to localhost are refused, although a probe of another address
+	// or port passes.
 	NotListening = "the user container does not listen on localhost"
 )
 
@@ -187,13 +187,13 @@ type Board struct {
 
 	mu       sync.Mutex // guards the following fields
 	history  [samples]sample
-	past     [samples + 1]tally // at the last samples
+	past     [samples + 1]tally // events since the start, at the times of the last samples
 	taken    int                // number of samples since the start
 	noted    uint64             // number of failures since the start
 	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
 	baseline [numBuckets]uint64 // times of requests in the app since the start, except while the app is slow
 
-	lastResponse time.Time   // time of the last sample with responses from the app
+	lastResponse time.Time   // time of the last sample with responses from the app, or of New
 	unready      []time.Time // times at which the user container became unready; the oldest time is first
 
 	last ring
@@ -247,8 +247,8 @@ func (b *Board) Observe(o *observation.Observation) {
 // counted reports whether a request is included in the data of the page.
 func counted(o *observation.Observation) bool { return o.Kind == observation.Traffic && !o.Excluded }
 
-// FirstProblem returns the problem of the pod, or "" if there is no problem or the problem was returned before. It
-// must be called after Observe.
+// FirstProblem returns the problem that explains why the request failed. It returns "" if no problem is known for the
+// request, or if the problem was returned before. FirstProblem must be called after Observe.
 func (b *Board) FirstProblem(o *observation.Observation) string {
 	if !counted(o) || o.Reason != observation.AppGarbage && o.Reason != observation.AppUnreachable {
 		return ""
@@ -261,8 +261,8 @@ func (b *Board) FirstProblem(o *observation.Observation) string {
 	return problem
 }
 
-// problem describes why requests do not reach the application of a ready pod. It returns "" if there has been
-// a complete response from the application, even to a kubelet probe.
+// problem describes why all requests fail. It returns "" if the reason is not known, or if the application has
+// sent a complete response, even to a kubelet probe.
 func (b *Board) problem(ready bool) string {
 	switch {
 	case b.probed.Load() || b.ended[observation.OK].Load() > 0 || b.ended[appErrors].Load() > 0:
@@ -447,7 +447,7 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 			Totals:    b.totals(),
 			AppErrors: b.ended[appErrors].Load(),
 			Bounds:    e.bounds,
-			Warnings:  s.Warnings,
+			Warnings:  s.Warnings(),
 
 			Connections: e.connections,
 			TLS:         e.tls,

@@ -25,6 +25,7 @@ import (
 func board(readiness observation.Readiness, drain Drain) *Board {
 	return New(Sources{
 		Settings: func() []Setting { return nil },
+		Warnings: func() []string { return nil },
 		Version:  "v1", Started: time.Now(), Pod: "hello-1", Namespace: "shop",
 		Limit:     func() (int, int) { return 2, 20 },
 		Adaptive:  func() (observation.LimitState, bool) { return observation.LimitState{}, false },
@@ -525,7 +526,7 @@ func TestWhyDoesNotChangeReadiness(t *testing.T) {
 			harness.Equal(t, strings.HasPrefix(s.text(), c.want+"\n"), true, s.text(), "want", c.want)
 			after := b.snapshot()
 			harness.Equal(t, after.Readiness.Phase, c.recorded.Phase, "phase after the command")
-			harness.Equal(t, after.Unprobed, c.recorded.Probes[0].Tries == 0, "no probe")
+			harness.Equal(t, after.Unprobed, c.recorded.Probes[0].Tries == 0, "unprobed after the command")
 		}
 	})
 }

@@ -15,7 +15,7 @@ type tally [numEvents]uint32
 // Indexes in a tally after the reasons.
 const (
 	appErrors   = int(observation.NumReasons) + iota // complete responses from the app that are errors; they are not counted as OK
-	unanswered                                       // clients that waited for the app for slowTime and disconnected before the response; also ClientGone
+	unanswered                                       // clients that waited for the app for slowTime and disconnected before the response; also counted as ClientGone
 	noResponse                                       // requests that got a slot, and ended after slowTime because of a timeout or a disconnect before the response; also counted by reason
 	interrupted                                      // responses from the app that began and are not complete; also counted by reason
 	lostLines                                        // lines of the request log that were dropped

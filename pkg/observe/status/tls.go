@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TLS describes TLS on the port for requests. The source limits the length of all strings and lists.
+// TLS describes TLS on the port for requests. Sources.TLS must limit the length of all strings and lists.
 type TLS struct {
 	On    bool   `json:"on"` // requests over TLS are served
 	Port  int    `json:"port"`
@@ -21,7 +21,7 @@ type TLS struct {
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	NotAfter  time.Time `json:"notAfter,omitzero"`
 
-	// The page sets the following fields.
+	// The following fields are set by describe.
 	Validity string `json:"validity,omitempty"` // valid, expired or not-yet-valid
 	Text     string `json:"text"`               // all fields in one line
 }

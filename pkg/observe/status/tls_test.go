@@ -42,7 +42,7 @@ func TestTLSText(t *testing.T) {
 	}
 }
 
-// The output of why and status.json contain an expired certificate.
+// Both the output of why and status.json report an expired certificate.
 func TestOutputsContainExpiredCertificate(t *testing.T) {
 	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	b.sources.TLS = func() TLS {

@@ -22,8 +22,8 @@ import (
 // maxBody is the maximum length of the response in bytes. The client limits the header section.
 const maxBody = 1 << 20
 
-// Why requests the status page on the given port of this host. It writes the status as text or JSON to w.
-// If the pod is not ready, the status contains the reason.
+// Why requests the status from the given port of this host, and writes it to w as text or JSON. ready reports
+// whether the pod is ready. If the pod is not ready, the output contains the reason.
 func Why(ctx context.Context, client *http.Client, port int, asJSON bool, w io.Writer) (ready bool, err error) {
 	s, err := get(ctx, client, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
@@ -36,7 +36,7 @@ func Why(ctx context.Context, client *http.Client, port int, asJSON bool, w io.W
 	return s.Ready, err
 }
 
-// get updates the status and returns it. address is a host and a port.
+// get returns the status with the result of a readiness check. address is a host and a port.
 func get(ctx context.Context, client *http.Client, address string) (s snapshot, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path+"?ask", nil)
 	if err != nil {

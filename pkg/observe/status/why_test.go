@@ -57,7 +57,8 @@ func TestWhyLimitsResponseSize(t *testing.T) {
 	}
 }
 
-// Before the sidecar starts, the user container can listen on the port of the status page.
+// Before the sidecar starts, the user container can listen on the port of the status page and send control
+// characters for a terminal.
 func TestWhyRemovesHiddenCharacters(t *testing.T) {
 	const answer = `{"ready":false,"reason":"a\u001b[2J\u009b31m\u202eb","problem":"c\u200b\r\nd"}`
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }))

@@ -113,7 +113,8 @@ func hexToBase64(body []byte) []byte {
 	})
 }
 
-// must returns v, or panics if err is not nil, because a server goroutine cannot end the test.
+// must returns v, or panics if err is not nil, because t.FailNow must not be called on the goroutine of a
+// server.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -249,7 +250,7 @@ func identity() export.Resource {
 	}
 }
 
-// An end is a protocol and transport to a collector.
+// An end describes a protocol and a transport for a collector.
 type end struct {
 	name  string
 	start func(t *testing.T, c *collector) export.Target
@@ -346,7 +347,7 @@ func wantTheThreeSpans(t *testing.T, spans []span, id, parent, told string) {
 	harness.Equal(t, server.kind+" "+app.kind, "SERVER CLIENT", "kinds")
 	harness.Equal(t, app.events, []string{"first byte"}, "events")
 	if strings.Contains(server.attributes["url.path"]+app.attributes["url.full"], "secret") {
-		t.Errorf("the query is shown: %v %v", server.attributes, app.attributes)
+		t.Errorf("got the query in %v or %v, want no query", server.attributes, app.attributes)
 	}
 }
 
@@ -413,7 +414,7 @@ func TestSpanAttributesDescribeRequest(t *testing.T) {
 	harness.Equal(t, spans[3].attributes["tracestate"], "", "a bad tracestate", "in the span")
 }
 
-// The Host of a client can contain any valid characters.
+// A client can send any valid characters in the Host field.
 func TestSpanHostWithoutValidPort(t *testing.T) {
 	for hostport, want := range map[string]attributes{
 		"a:81":      {{name: "host", text: "a"}, {name: "port", kind: intKind, number: 81}},
@@ -475,7 +476,7 @@ func TestStdoutWritesLinePerSpan(t *testing.T) {
 	}
 }
 
-// exported ends a request and closes the tracer.
+// exported traces one request with the given options and closes the tracer.
 func exported(t *testing.T, o Options) (tracer *Tracer, reports []error) {
 	t.Helper()
 	o.Sampling = always
@@ -518,8 +519,8 @@ func TestExportHandlesCollectorResponses(t *testing.T) {
 		{"partial success", export.OTLP, &collector{answer: http200(string(partialSuccess(1)))}, 1, 1, "1 of 2 spans were rejected"},
 		{"partial success in JSON", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":"2"}}`)}, 1, 2, "2 of 2"},
 		{"partial success of a number", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":1}}`)}, 1, 1, "1 of 2"},
-		{"an answer that is no JSON", export.OTLPJSON, &collector{answer: http200("ok")}, 1, 0, ""},
-		{"an answer that is no protobuf", export.OTLP, &collector{answer: http200("\xff\xff\xff")}, 1, 0, ""},
+		{"a response that is not JSON", export.OTLPJSON, &collector{answer: http200("ok")}, 1, 0, ""},
+		{"a response that is not protobuf", export.OTLP, &collector{answer: http200("\xff\xff\xff")}, 1, 0, ""},
 		{"gRPC UNAVAILABLE is retried", export.OTLPGRPC, &collector{fail: grpcThenFine(codes.Unavailable)}, 2, 0, ""},
 		{"gRPC INVALID_ARGUMENT is not retried", export.OTLPGRPC, &collector{fail: grpcThenFine(codes.InvalidArgument)}, 1, 2, "grpc-status 3"},
 		{"gRPC partial success", export.OTLPGRPC, &collector{reject: 1}, 1, 1, "1 of 2"},
@@ -682,8 +683,8 @@ func TestProtobufAndJSONAreEqual(t *testing.T) {
 	}
 }
 
-// The strings of a request refer to memory that an engine owns. The engine reuses it for the next
-// request while the spans are still queued.
+// The strings of a request refer to memory that an engine owns. The engine reuses this memory for the
+// next request while the spans are still queued.
 func TestSpansCopyRequestStrings(t *testing.T) {
 	for method, state := range map[string]string{"GET": "a=1,b=2", "BREW": "a=1"} {
 		c := &collector{}

@@ -17,7 +17,7 @@ import (
 // Limits of the queue and its batches.
 const (
 	maxQueued      = 2048        // maximum number of queued spans
-	maxQueuedBytes = 4 << 20     // maximum length of the encoded spans in the queue
+	maxQueuedBytes = 4 << 20     // maximum length of the encoded spans in the queue in bytes
 	maxBatch       = 512         // maximum number of spans per export
 	gather         = time.Second // maximum time that a span waits for more spans
 )
@@ -28,8 +28,8 @@ type format interface {
 	// appendSpan appends an encoded span. r is the record of the span.
 	appendSpan(b []byte, r *record, s *trace.SpanData) []byte
 
-	// body returns the parts of an export's body. spans contains the encodings of one or more spans. It
-	// is part of the body and is not changed.
+	// body returns the parts of an export's body. spans contains the encodings of one or more spans. body
+	// does not change spans, and returns a part of this slice or all of it.
 	body(spans []byte) [][]byte
 }
 

@@ -113,14 +113,14 @@ func TestFullSpanQueueDropsSpans(t *testing.T) {
 		synctest.Wait() // an export is running
 		began := time.Now()
 		add(e, maxQueued+7)
-		harness.Equal(t, time.Since(began), 0, "adding waited")
+		harness.Equal(t, time.Since(began), 0, "time of ExportSpan")
 		checkCounts(t, w, e, 0, 7)
 		close(open)
 		mustClose(t, e)
 		checkCounts(t, w, e, maxBatch+maxQueued, 7)
 		for _, n := range w.sizes {
 			if n > maxBatch {
-				t.Errorf("a batch of %d, want at most %d", n, maxBatch)
+				t.Errorf("got a batch of %d spans, want at most %d", n, maxBatch)
 			}
 		}
 		add(e, 2)
@@ -231,7 +231,7 @@ func TestExportToOwnPortIsRateLimited(t *testing.T) {
 			t.Errorf("got %d exports in a minute, want %d at most", got, most)
 		}
 		if size := w.sizes[len(w.sizes)-1]; size > 3 {
-			t.Errorf("the last export: got %d spans, want the 3 of the one before", size)
+			t.Errorf("the last export: got %d spans, want the 3 spans of the previous export", size)
 		}
 		w.wait = nil
 		mustClose(t, e)
@@ -282,7 +282,7 @@ func TestExporterCloseIgnoresBlockedOutput(t *testing.T) {
 		if err := e.close(ctx); err == nil {
 			t.Error("close: got no error, want one")
 		}
-		harness.Equal(t, time.Since(began), 2*time.Second, "close", "(1s and a second of grace)")
+		harness.Equal(t, time.Since(began), 2*time.Second, "close", "(timeout of 1s, and 1s for the last write)")
 		close(open)
 		mustClose(t, e)
 	})

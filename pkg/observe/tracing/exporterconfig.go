@@ -31,8 +31,8 @@ type ExporterConfig struct {
 // other settings.
 //
 // If a value is invalid, it is replaced with its default, or tracing is turned off. Each
-// warning describes one invalid value. The caller sets the output, the port and the other
-// fields.
+// warning describes one invalid value. The caller must set the other fields of the result, such as
+// Output and AppPort.
 func (c ExporterConfig) Options() (o Options, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	o.Target = c.Target(export.Traces)
@@ -88,8 +88,8 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 	return o, warnings
 }
 
-// chooseSampling applies the OpenTelemetry sampler and its argument. An argument without a sampler
-// overrides only the rate.
+// chooseSampling applies the OpenTelemetry sampler and its argument. If there is an argument without a
+// sampler, it overrides the rate, and the decision of the client is used if the rate is between 0 and 1.
 func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 	rate, given := 1.0, c.SamplerArg != nil
 	if given {

@@ -63,7 +63,7 @@ func FuzzExporterConfig(f *testing.F) {
 	f.Add("", "", -1.0, "", "", "[::1]", "http/protobuf", "", 1.0)
 	f.Fuzz(func(t *testing.T, knative, endpoint string, rate float64, backend, zipkin, base, protocol, sampler string, arg float64) {
 		if protocol != "" && !slices.Contains([]export.Protocol{export.OTLP, export.OTLPJSON, export.OTLPGRPC}, export.Protocol(protocol)) || !(arg >= 0 && arg <= 1) {
-			return // config replaces these values by defaults
+			return // package config replaces these values with defaults
 		}
 		c := ExporterConfig{
 			Settings:     export.Settings{Protocol: knative, Endpoint: endpoint, Collector: export.Collector{BaseEndpoint: base, Protocol: protocol}},
@@ -71,18 +71,18 @@ func FuzzExporterConfig(f *testing.F) {
 		}
 		o, _ := c.Options()
 		if !(o.Sampling.Rate >= 0 && o.Sampling.Rate <= 1) && o.Protocol != export.None {
-			t.Errorf("%+v: got the rate %v", c, o.Sampling.Rate)
+			t.Errorf("%+v: got the rate %v, want 0 to 1", c, o.Sampling.Rate)
 		}
 		switch o.Protocol {
 		case export.None, export.Stdout:
 		case export.OTLP, export.OTLPJSON, export.OTLPGRPC, export.Zipkin:
 			send, release, err := export.New(export.Target{Protocol: o.Protocol, Endpoint: o.Endpoint, Timeout: time.Second, Signal: export.Traces})
 			if err != nil || send == nil {
-				t.Fatalf("%+v: got an exporter to %q, which cannot be: %v", c, o.Endpoint, err)
+				t.Fatalf("%+v: got an exporter for the invalid endpoint %q: %v", c, o.Endpoint, err)
 			}
 			release()
 		default:
-			t.Errorf("%+v: got the exporter %q", c, o.Protocol)
+			t.Errorf("%+v: got the unknown protocol %q", c, o.Protocol)
 		}
 	})
 }

@@ -88,10 +88,10 @@ func otlpFlags(s *trace.SpanData) uint32 {
 	return flags
 }
 
-// An otlpProto is the format of OTLP/HTTP and OTLP/gRPC.
+// An otlpProto encodes spans for OTLP/HTTP and OTLP/gRPC.
 type otlpProto struct {
-	resource []byte // field of ResourceSpans
-	scope    []byte // field of ScopeSpans
+	resource []byte // encoded field of ResourceSpans
+	scope    []byte // encoded field of ScopeSpans
 }
 
 func newOTLPProto(r *export.Resource) (format, error) {
@@ -212,7 +212,7 @@ func appendLongAttribute(b []byte, a *attribute) []byte {
 	return appendBytes(b, stringValueField, a.text)
 }
 
-// An otlpJSON is the format of OTLP in JSON (OTLP 1.x, "JSON Protobuf Encoding"). It writes enums as
+// An otlpJSON encodes spans for OTLP in JSON (OTLP 1.x, "JSON Protobuf Encoding"). It writes enums as
 // numbers, IDs as hexadecimal digits, and 64-bit integers as strings.
 type otlpJSON struct {
 	start []byte // before the spans
@@ -266,7 +266,7 @@ func (f *otlpJSON) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
 	return append(b, "},"...)
 }
 
-// appendJSONAttributes appends an array.
+// appendJSONAttributes appends attributes as a JSON array.
 func appendJSONAttributes(b []byte, all attributes) []byte {
 	b = append(b, '[')
 	for i := range all {

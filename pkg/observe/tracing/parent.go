@@ -31,7 +31,7 @@ const (
 	debug // B3 debug flag: sampled, and all following services must sample too
 )
 
-// A parent is the trace context that a client sends.
+// A parent contains the trace context that a client sent.
 type parent struct {
 	id       trace.TraceID // zero if the client sent no trace ID
 	span     trace.SpanID
@@ -40,8 +40,8 @@ type parent struct {
 	short    bool // the B3 trace ID has 64 bits
 }
 
-// parentOf reads the trace context of the client. If a format is not strictly valid, it is ignored
-// and the next format is tried, so that a request never joins the wrong trace.
+// parentOf reads the trace context of the client. If the fields of a format are not strictly valid,
+// they are ignored and the next format is tried, so that a request never joins the wrong trace.
 func parentOf(x transport.Request) parent {
 	if p, ok := parseTraceparent(only(x, traceparent)); ok {
 		return p
@@ -119,7 +119,7 @@ func parseB3(id, span string, d decision) (p parent, ok bool) {
 	return p, ok && p.id != (trace.TraceID{}) && p.span != (trace.SpanID{})
 }
 
-// b3States are the sampling states of the single B3 header.
+// b3States contains the sampling states of the single B3 header.
 var b3States = map[string]decision{"0": no, "1": yes, "d": debug}
 
 // parseB3Single parses the single B3 header. Its form is trace-span, trace-span-state,

@@ -89,7 +89,7 @@ func TestParseTraceHeaders(t *testing.T) {
 	}
 }
 
-// Formats according to the specifications. IDs that are zero are checked separately.
+// Regular expressions for the formats in the specifications. The function spelt also checks that IDs are not zero.
 var (
 	traceparentFormat = regexp.MustCompile(`^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}|([1-9a-f][0-9a-f]|0[1-9a-f])-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-(?s:.*))?)$`)
 	b3Format          = regexp.MustCompile(`^(([0-9a-fA-F]{16}){1,2}-[0-9a-fA-F]{16}(-[01d](-[0-9a-fA-F]{16})?)?|[01d])$`)
@@ -101,8 +101,8 @@ func spelt(format *regexp.Regexp, s string, traceAt, spanAt int) bool {
 	return format.MatchString(s) && (len(parts) == 1 || strings.Trim(parts[traceAt], "0") != "" && strings.Trim(parts[spanAt], "0") != "")
 }
 
-// The OpenCensus formats must accept everything that this package accepts, with the same result.
-// OpenCensus accepts more. This package accepts exactly what the specifications permit.
+// FuzzParseTraceHeaders verifies that this package accepts exactly the fields that the specifications permit, and
+// that OpenCensus returns the same result for these fields. OpenCensus also accepts other fields.
 func FuzzParseTraceHeaders(f *testing.F) {
 	f.Add("00-"+tid+"-"+sid+"-01", tid, sid, "1", "", tid+"-"+sid+"-d-"+sid)
 	f.Add("cc-"+tid+"-"+sid+"-01-x", short, sid, "true", "1", "0")

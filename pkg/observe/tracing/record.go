@@ -21,7 +21,7 @@ type record struct {
 	events     [1]trace.Annotation
 }
 
-// recordName is the attribute of the link.
+// recordName is the name of the only attribute of the link.
 const recordName = "record"
 
 func newRecord() *record {
@@ -85,7 +85,8 @@ func (a *attributes) isTrue(name string) {
 	*a = append(*a, attribute{name: name, kind: trueKind})
 }
 
-// peer returns the address and the port in two attributes. ok is false if there is no IP address.
+// peer returns the IP address and the port in the attributes with the names address and port. ok is false if
+// there is no IP address.
 func (a attributes) peer(address, port string) (ip netip.Addr, number int64, ok bool) {
 	for i := range a {
 		switch a[i].name {

@@ -61,7 +61,7 @@ func (r *Trace) export(name string, kind int, id trace.SpanID, start, end time.T
 	r.record.reset()
 }
 
-// sampledOption is the option of sampled spans.
+// sampledOption marks a span as sampled.
 const sampledOption trace.TraceOptions = 1
 
 // fail marks the span in the record as failed if the request has a failure reason, or if byStatus or byRPC is true.
@@ -94,13 +94,14 @@ func (m method) client() string {
 	return "HTTP " + m.span
 }
 
-// otherMethod is the attribute of methods that are not known (OpenTelemetry semantic conventions for HTTP).
+// otherMethod is the attribute value for unknown methods (OpenTelemetry semantic conventions for HTTP).
 const otherMethod = "_OTHER"
 
-// known are the methods that appear by name in spans.
+// known contains the methods that appear by name in spans.
 var known = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY"}
 
-// methodOf returns the method of m. Only original references m, which is memory of an engine.
+// methodOf returns the names of the HTTP method m. Only the field original references m, which is memory of an
+// engine.
 func methodOf(m string) method {
 	if i := slices.Index(known[:], m); i >= 0 {
 		return method{span: known[i], attribute: known[i]}
@@ -174,7 +175,7 @@ func (a *attributes) addServer(o *observation.Observation, m method) {
 	if o.Replayed {
 		a.isTrue("queueproxy.replayed")
 	}
-	// The attribute is as in Knative, except for invalid tag names. In contrast to metrics, the
+	// The value is the same as in Knative, except for invalid tag names. In contrast to metrics, the
 	// number of names is not limited.
 	tag, name := observation.TagOf(o.Exchange)
 	if tag != observation.TagNamed {
@@ -282,8 +283,8 @@ func isStateName(s string, longest int) bool {
 	return s != "" && len(s) <= longest
 }
 
-// isStateValue reports whether value, which is trimmed, is a valid tracestate value. It must
-// contain only printable ASCII without comma and equals sign (W3C Trace Context 3.3.1.2.2).
+// isStateValue reports whether value, which is trimmed, is a valid tracestate value. A valid value
+// contains only printable ASCII characters except comma and equals sign (W3C Trace Context 3.3.1.2.2).
 func isStateValue(value string) bool {
 	for i := range len(value) {
 		if c := value[i]; c < ' ' || c > '~' || c == ',' || c == '=' {

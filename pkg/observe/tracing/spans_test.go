@@ -65,7 +65,7 @@ func TestSpanTimesMatchPhases(t *testing.T) {
 	})
 }
 
-// If slots are not limited, the span of the wait is created when the request ends.
+// A rejected request has a span for the wait even if slots are not limited.
 func TestRejectedRequestHasWaitSpan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, limited := range []bool{false, true} {
@@ -89,7 +89,7 @@ func TestRejectedRequestHasWaitSpan(t *testing.T) {
 	})
 }
 
-// The response to an upgrade consists only of a header.
+// The response to an upgrade has no body. Its header is recorded as the first byte.
 func TestUpgradeSpanHasFirstByteEvent(t *testing.T) {
 	tracer := unstarted(Options{Sampling: always})
 	recorded := recordSpans(tracer)

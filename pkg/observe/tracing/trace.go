@@ -15,17 +15,17 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// A Trace is the [proxy.Trace] of one request, from Begin to End.
+// A Trace implements proxy.Trace for one request, from Begin to End.
 //
-// If the request is sampled, the spans of the user container are children of the span of its exchange.
-// Otherwise, the user container receives the IDs of the client, or new IDs if the client sent none.
+// If the request is traced, the spans of the user container are children of the span for the exchange with the
+// user container. Otherwise, the user container receives the IDs of the client, or new IDs if the client sent none.
 type Trace struct {
 	tracer  *Tracer
 	parent  parent
 	id      trace.TraceID
-	sampled bool         // sampled flag that the user container receives
+	sampled bool         // value of the sampled flag that the user container receives
 	next    trace.SpanID // parent span ID that the user container receives
-	text    string       // traceparent that contains the IDs; either the client's string or made
+	text    string       // traceparent that contains the IDs; either the string of the client or made
 	made    [55]byte
 	fields  [maxFields]transport.Field
 
@@ -78,8 +78,8 @@ func (t *Tracer) Begin(x transport.Request) *Trace {
 	return r
 }
 
-// start starts the trace of a traced request. Its spans are created by End, because starting and ending
-// a span with OpenCensus takes more CPU time than encoding it.
+// start records the start of a traced request. End creates the spans, because starting and ending a span
+// with OpenCensus takes more CPU time than encoding the span.
 func (r *Trace) start(x transport.Request) {
 	r.method = methodOf(x.Line().Method)
 	if r.record == nil {

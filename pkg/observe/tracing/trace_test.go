@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Package proxy uses a trace through this interface.
 var _ proxy.Trace = (*Trace)(nil)
 
-// exchange is a completed request.
+// exchange implements the methods of transport.Exchange that a Trace calls.
 type exchange struct {
 	transport.Exchange
 	r *http.Request
@@ -199,7 +199,7 @@ func TestB3DecisionWithoutTraceID(t *testing.T) {
 		r := newTracer(t, follow, inB3).Begin(carrying(in))
 		harness.Equal(t, onwards(r, in).Get(b3Sampled), want, line, "X-B3-Sampled")
 		if r.id == (trace.TraceID{}) || r.next == (trace.SpanID{}) {
-			t.Errorf("%s: got trace %v, span %v, want new ids", line, r.id, r.next)
+			t.Errorf("%s: got trace %v, span %v, want new IDs", line, r.id, r.next)
 		}
 	}
 }
@@ -285,8 +285,8 @@ func TestUnsampledRequestDoesNotAllocate(t *testing.T) {
 		tracer *Tracer
 		in     http.Header
 	}{
-		{"the client does not want it", followed, fields("traceparent: 00-" + tid + "-" + sid + "-00")},
-		{"the client does not want it, in B3", followed, fields("X-B3-TraceId: "+tid, "X-B3-SpanId: "+sid, "X-B3-Sampled: 0")},
+		{"not sampled by the client", followed, fields("traceparent: 00-" + tid + "-" + sid + "-00")},
+		{"not sampled by the client, in B3", followed, fields("X-B3-TraceId: "+tid, "X-B3-SpanId: "+sid, "X-B3-Sampled: 0")},
 		{"a new trace", followed, http.Header{}},
 	} {
 		x := carrying(c.in)

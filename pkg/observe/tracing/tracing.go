@@ -52,7 +52,7 @@ type Options struct {
 	Sampling Sampling
 	Formats  Formats
 
-	Limited bool // requests can wait for a slot; create a span for the wait
+	Limited bool // requests can wait for a slot, and have a span for the wait
 	AppPort int  // port of the user container for span attributes; 0 if unknown
 
 	// Report is called if spans are lost, at most once per minute. The error contains the number of

@@ -10,14 +10,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 )
 
-// A zipkin is the format of the Zipkin v2 API (zipkin.io/zipkin-api).
+// A zipkin encodes spans for the Zipkin v2 API (zipkin.io/zipkin-api).
 type zipkin struct {
 	local string // localEndpoint
 	lines bool   // one line for each span, instead of the body of a POST to /api/v2/spans
 }
 
-// newZipkin returns the format for a POST to /api/v2/spans. If no service name is set, the endpoint of
-// this pod contains the pod name, as in Knative before 1.19.
+// newZipkin returns the format for a POST to /api/v2/spans. If no service name is set, localEndpoint
+// contains the pod name, as in Knative before 1.19.
 func newZipkin(r *export.Resource) *zipkin {
 	name := export.Text(r.Pod)
 	if r.ServiceName != "" || r.Pod == "" {

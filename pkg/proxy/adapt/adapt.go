@@ -1,25 +1,26 @@
 // Package adapt finds the concurrency limit of an application while it runs.
 //
-// A [Limiter] counts the requests that hold a slot. The adaptive limit applies to requests
+// A [Limiter] counts the requests that hold a slot. The adaptive limit applies to the requests
 // that are running in the application. Streams, requests that wait for their client, and requests
-// that take more than 10 times the typical application time only count towards the ceiling.
+// that take at least 10 times the typical application time only count towards the ceiling.
 //
 // A new limiter doubles the limit as long as the goodput grows with the limit. Then it compares
 // the chosen limit, which is called the base, with a candidate. The two limits alternate, and
 // each of them is in force for one window at a time. The goodput of a limit is the number of
 // successful responses per second while the limit is reached. By Little's law, the application
-// time is the limit divided by the goodput. The better limit has the greater power,
-// goodput / time^w. If the goodput grows with the limit, the larger limit is better. If only the
-// application time grows, the smaller limit is better.
+// time is the limit divided by the goodput. The better limit has the greater power, which is
+// goodput / time^w without errors. If the goodput grows with the limit, the larger limit is
+// better. If only the application time grows, the smaller limit is better. Errors reduce the power
+// of a limit, unless they do not depend on the load.
 //
 // The limiter does not reduce the limit to a few requests to measure the application time without
 // load. Both limits are measured at nearly the same time, so an application that becomes slower or
-// faster does not change the limit. The pause before the next trial is longer if a candidate
-// reduced the goodput more.
+// faster has little effect on the result of a trial. The pause before the next trial in the same
+// direction is longer if the candidate reduced the goodput more.
 //
 // The ideas and their sources:
 //
-//   - A limit that follows the gradient of latency over requests in flight: Netflix,
+//   - A limit that follows the gradient of the latency over the requests in flight: Netflix,
 //     concurrency-limits (Vegas, Gradient2), https://github.com/Netflix/concurrency-limits.
 //   - Repeated measurements of the latency with a lower limit, with jitter: the adaptive
 //     concurrency filter of Envoy, which by default measures with a limit of 3.
@@ -49,17 +50,18 @@ const firstLimit = 4
 
 // Bounds of a window.
 const (
-	minWindow  = 250 * time.Millisecond // longer than the pauses of most garbage collectors
-	maxWindow  = 5 * time.Second
-	minTimes   = 2  // minimum, in application times; halved at the start
-	maxTimes   = 20 // maximum, in application times, if that is longer than maxWindow
-	settleTime = 2  // time between a change to the limit and the next window, in application times; halved at the start
-	minSamples = 16
-	enough     = 0.01 // variance of the mean, relative to the square of the mean, that ends a window
-	patience   = 4    // multiple of the maximum if the limit is reached and there are few responses
+	minWindow  = 250 * time.Millisecond // minimum duration; longer than the pauses of most garbage collectors
+	maxWindow  = 5 * time.Second        // maximum duration, unless maxTimes allows a longer window
+	minTimes   = 2                      // minimum duration in application times; halved during the start
+	maxTimes   = 20                     // maximum duration in application times, if this is longer than maxWindow
+	settleTime = 2                      // application times between a change to the limit and the next window; halved during the start
+	minSamples = 16                     // number of responses or errors that a window needs to end early; fewer during the start
+	enough     = 0.01                   // a window can end if the variance of the mean, relative to its square, is at most this
+	patience   = 4                      // multiple of the maximum duration if the limit is reached and there are few responses
 )
 
-// fullShare is the minimum fraction of the busy time in a window during which the limit must be reached.
+// fullShare is the fraction of the busy time during which the limit must be reached. Otherwise the
+// window is not compared with other windows.
 const fullShare = 0.05
 
 // longestFade is the number of ticks after which controller.longest has decreased to about a third
@@ -71,19 +73,19 @@ const longestFade = 32
 // contains too few slow requests.
 const leastHeld = 0.75
 
-// noAnswers is the minimum duration of a window without a response before the limiter reports
-// that the application does not respond.
+// noAnswers is the minimum duration of a window without a response after which the limiter
+// assumes that the application does not respond.
 const noAnswers = time.Second
 
-// Settings are the bounds of a limit.
+// Settings configure a [Limiter].
 type Settings struct {
-	Min   int    // less than 1 is 1
-	Max   int    // the ceiling; 0 is MaxLimit
-	Start int    // the first limit; 0 is firstLimit
-	Seed  uint64 // seed of the jitter
+	Min   int    // minimum of the limit, but at most the ceiling; values below 1 mean 1
+	Max   int    // the ceiling; 0 or less means MaxLimit
+	Start int    // the first limit, within Min and the ceiling; 0 or less means 4
+	Seed  uint64 // seed of the jitter in the length of windows
 }
 
-// Ceiling returns the maximum of the limit.
+// Ceiling returns the maximum of the limit, which is Max or MaxLimit.
 func (s Settings) Ceiling() int {
 	if s.Max <= 0 {
 		return MaxLimit
@@ -97,23 +99,24 @@ type controller struct {
 	random   uint64
 
 	base, limit int
-	reason      observation.LimitReason // why base was chosen
+	reason      observation.LimitReason // why base is the best known limit, or why it is not compared
 
-	since   time.Time // when the limit came into force
-	settled bool      // the requests that end were admitted with this limit
+	since   time.Time // when the limit came into force; zero before the first request ends
+	settled bool      // the requests that end now were admitted with this limit
 	from    time.Time // start of the window
 	stretch float64   // random factor for the minimum length of the window
 	window  tally
-	took    float64 // mean application time in seconds; 0 means unknown
+	took    float64 // moving average of the application time in seconds; 0 means unknown
 
 	counted int           // requests that are counted for the limit
 	at      time.Time     // time of the last event, up to which the window is computed
 	waited  time.Duration // how long the first queued request has waited; 0 means that the queue is empty
 	longest time.Duration // recent maximum of waited
 
-	// If most requests fail and the base is not reached, a lower limit is tried. During this trial,
-	// unreached is the last window of the base. Otherwise, unreached is the zero value. No
-	// further trial of this kind begins before unreachedUntil.
+	// If most requests fail and the base is not reached, a lower limit can be tried for one window
+	// (see lowerUnreached). During this window, unreached is the last window of the base. At other
+	// times, unreached is the zero value. After the window, lowerUnreached does not change the
+	// limit before unreachedUntil.
 	unreached      tally
 	unreachedUntil time.Time
 
@@ -151,7 +154,8 @@ func (c *controller) state() observation.LimitState {
 	return s
 }
 
-// missing describes the comparison that is still needed before the base can be recommended.
+// missing returns the reason why the base cannot be recommended yet, or an empty string if it can
+// be recommended.
 func (c *controller) missing() string {
 	compared := &c.search.compared
 	switch {
@@ -193,11 +197,10 @@ func (c *controller) advance(now time.Time) {
 }
 
 // done records that a request ended with the result r after the application time d. sampled is false
-// if the request was not counted for the limit. A request that is not sampled only counts if it is
-// Unfinished.
+// if the request was a long request. Such a request is only recorded if r is Unfinished.
 //
-// The application time of a sample is limited to maxTimes times the mean, but at least to minWindow,
-// so that a few slow requests do not determine the result.
+// A longer application time than maxTimes times the mean is reduced to this value, but not below
+// minWindow. Otherwise a few slow requests could determine the result.
 func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool) {
 	c.advance(now)
 	took := d.Seconds()
@@ -221,8 +224,8 @@ func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool
 	}
 }
 
-// exempted records that a request is no longer counted for the limit. held is how long the request
-// was counted.
+// exempted records that a request has become a long request and is no longer counted for the limit.
+// held is the application time of the request until now.
 func (c *controller) exempted(now time.Time, held time.Duration) {
 	c.advance(now)
 	if c.settle(now) {
@@ -230,7 +233,9 @@ func (c *controller) exempted(now time.Time, held time.Duration) {
 	}
 }
 
-// settle reports whether the requests that end now were admitted with the limit in force.
+// settle reports whether the requests that end now were admitted with the limit in force. It
+// assumes this when settleTime application times have passed since the change to the limit, and
+// starts the window at this time.
 func (c *controller) settle(now time.Time) bool {
 	if !c.settled {
 		if c.since.IsZero() {
@@ -244,8 +249,8 @@ func (c *controller) settle(now time.Time) bool {
 	return true
 }
 
-// unit returns the time in seconds that determines the length of windows. It is the application time,
-// or half of the application time during the start, so that the start takes less time.
+// unit returns the time in seconds that determines the length of windows. It is the application
+// time. During the start, it is half of the application time, so that the start takes less time.
 func (c *controller) unit() float64 {
 	if c.start.active {
 		return c.took / 2
@@ -253,8 +258,8 @@ func (c *controller) unit() float64 {
 	return c.took
 }
 
-// tick records that the first queued request has waited for the duration waited. It also ends
-// windows in which no request ends.
+// tick records how long the first queued request has waited. It also ends a window in which no
+// request ends.
 func (c *controller) tick(now time.Time, waited time.Duration) {
 	c.advance(now)
 	c.waited = waited
@@ -278,7 +283,7 @@ func (c *controller) check(now time.Time) {
 	}
 }
 
-// complete reports whether the window is complete.
+// complete reports whether the window contains enough responses or has reached its maximum duration.
 func (c *controller) complete() bool {
 	w := &c.window
 	if w.lasted < c.stretch*max(minWindow.Seconds(), minTimes*c.unit(), c.turnover()) {
@@ -301,22 +306,24 @@ func (c *controller) complete() bool {
 	return w.lasted >= longest && !slow || w.lasted >= patience*longest
 }
 
-// turnover returns the minimum length, in seconds, of a window that includes requests from all
-// queued clients. Clients that alternate between fast and slow requests may become synchronized.
-// Then the queue contains only fast requests at some times, and only slow requests at other
-// times.
+// turnover returns a lower bound on the length of a window in seconds, which depends on the recent
+// time in the queue. A window should include requests from all queued clients, because clients that
+// alternate between fast and slow requests may become synchronized. The queue then contains only
+// fast requests at some times, and only slow requests at other times.
 func (c *controller) turnover() float64 {
 	return min(2*c.longest.Seconds(), max(2, minTimes*c.unit()))
 }
 
-// silent reports whether requests are queued and requests have ended, but none ended with a response.
+// silent reports whether the application does not respond. This is the case if requests are queued
+// and the window is long enough, has no response, and contains at least as many unfinished requests
+// as the limit.
 func (c *controller) silent() bool {
 	w := &c.window
 	return c.waited > 0 && w.responses == 0 && w.unfinished >= float64(c.limit) &&
 		w.lasted >= max(noAnswers.Seconds(), minTimes*c.took)
 }
 
-// put sets the limit that is in force and begins a window.
+// put sets the limit in force and begins a window.
 func (c *controller) put(now time.Time, limit int) {
 	if limit != c.limit {
 		c.limit, c.since, c.settled = limit, now, false
@@ -329,7 +336,7 @@ func (c *controller) put(now time.Time, limit int) {
 	c.stretch = 0.8 + 0.4*float64(c.random>>11)/(1<<53)
 }
 
-// end ends a window.
+// end ends the current window, uses its result, and begins the next window.
 func (c *controller) end(now time.Time) {
 	w := c.window
 	if w.timed > 0 {
@@ -357,7 +364,7 @@ func (c *controller) end(now time.Time) {
 	}
 }
 
-// endCandidate ends a window of a candidate.
+// endCandidate ends a window in which a candidate was in force.
 func (c *controller) endCandidate(now time.Time, w *tally) {
 	if before := c.unreached; before.lasted > 0 {
 		c.unreached, c.unreachedUntil = tally{}, now.Add(maxRest)
@@ -384,11 +391,13 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 	c.put(now, c.base)
 }
 
-// lowerUnreached sets the base to the average number of requests in the application. It is called
-// if most requests fail and the limit is not reached. Requests reach the new limit, so that lower
-// limits can be tried. The base does not change if it is at most firstLimit or all requests fail,
-// because requests also fail for other reasons. If successful requests hold most slots, their
-// number is tried as the limit for one window.
+// lowerUnreached is called if most responses are errors and the limit is not reached. It sets the
+// base to the average number of requests in the application, but at least to firstLimit. Requests
+// reach the new limit, so that lower limits can be tried. If successful requests hold most slots,
+// the average number of these requests is tried as the limit for one window instead.
+//
+// The base does not change if it is at most firstLimit or if all responses are errors, because the
+// load may not be the cause of the errors.
 func (c *controller) lowerUnreached(now time.Time, w *tally) {
 	limit := max(int(w.slots/w.lasted), firstLimit, c.min)
 	switch {
@@ -403,13 +412,13 @@ func (c *controller) lowerUnreached(now time.Time, w *tally) {
 	}
 }
 
-// pause ends a trial that cannot be continued.
+// pause ends the current trial, if any, without a result. why becomes the reason of the limit.
 func (c *controller) pause(now time.Time, why observation.LimitReason) {
 	c.reason, c.trial = why, trial{}
 	c.put(now, c.base)
 }
 
-// endBase ends a window of the base.
+// endBase ends a window in which the base was in force.
 func (c *controller) endBase(now time.Time, w *tally) {
 	c.search.finest = min(max(stepOfSpread*w.spread(), finestStep), changeStep)
 	if w.samples() > 0 && w.samples() >= w.failed {
@@ -419,8 +428,8 @@ func (c *controller) endBase(now time.Time, w *tally) {
 			c.trial = trial{}
 			c.watch = watch{expected: w.work()}
 		} else {
-			// The window in which the mean changed is not used, because the first lower candidate is
-			// computed from the mean before the change.
+			// The window in which the mean changed is not recorded, because the first lower candidate
+			// is computed from the mean before the change.
 			c.search.lowest.note(now, c.limit, w)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// serve simulates an application with a number of workers, 10 ms per request, and as many
-// requests as the limit admits. It returns the time after the simulation.
+// serve simulates an application with the given number of workers, which needs 10 ms per request
+// and always has as many requests as the limit admits. serve returns the time after the simulation.
 func serve(l *Limiter, now time.Time, lasts time.Duration, workers int, failed bool) time.Time {
 	result := Answered
 	if failed {
@@ -39,12 +39,12 @@ func serve(l *Limiter, now time.Time, lasts time.Duration, workers int, failed b
 	return now
 }
 
-func TestTheLimitFollowsTheApp(t *testing.T) {
+func TestLimitFollowsAppCapacity(t *testing.T) {
 	l, now := New(Settings{Max: 50}), time.Unix(0, 0)
 	for _, workers := range []int{10, 20, 5, 1, 30} {
 		now = serve(l, now, time.Minute, workers, false)
 		if got := l.State(); got.Base < workers || got.Base > workers+workers/2+1 {
-			t.Errorf("%d workers: got %+v, want that or little more", workers, got)
+			t.Errorf("%d workers: got %+v, want a base equal to or slightly above the number of workers", workers, got)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func TestSettledLimitNeedsBothComparisons(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings Settings
 		least    int
-		missing  string // empty: settled
+		missing  string // part of State.Missing; empty if the limit is settled
 	}{
 		"between the bounds": {Settings{Max: 50}, 10, ""},
 		"at the ceiling":     {Settings{Max: 6}, 6, "maximum"},
@@ -182,7 +182,7 @@ func TestLimitStaysWithinBounds(t *testing.T) {
 	}
 }
 
-// actOnLimiter calls a random method.
+// actOnLimiter calls random methods of l and updates running, the slots of the running requests.
 func actOnLimiter(l *Limiter, now time.Time, rng *rand.Rand, running *[]*Slot) {
 	if l.Free() && rng.IntN(3) > 0 {
 		s := &Slot{}
@@ -229,7 +229,6 @@ func TestLongRequestsDoNotChangeLimit(t *testing.T) {
 	}
 }
 
-// Requests that do not end hold as many slots as the ceiling allows.
 func TestOpenRequestsDoNotCountForAdaptiveLimit(t *testing.T) {
 	for name, hold := range map[string]func(l *Limiter, now time.Time, s *Slot){
 		"long":   func(*Limiter, time.Time, *Slot) {},
@@ -314,7 +313,7 @@ func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
 	}
 }
 
-func TestEachRequestCostsNoMemory(t *testing.T) {
+func TestRequestDoesNotAllocate(t *testing.T) {
 	l, now, s := New(Settings{}), time.Unix(0, 0), &Slot{}
 	got := testing.AllocsPerRun(10000, func() {
 		l.Admit(now, s, 0)

@@ -12,24 +12,24 @@ const (
 	fewRequests  = 8    // minimum number of requests for the decision
 	mostRequests = 1024 // number of requests that determine the share
 
-	// responding is the maximum time since a short response for another path. Many polls in the
-	// queue delay the next short request by several seconds.
+	// A long request is only recorded if the last short response for another path is at most as old
+	// as responding. The value is this large because many polls in the queue can delay the next short
+	// request by several seconds.
 	responding = 10 * time.Second
 
 	// The share of long requests among the last few requests must also be above mostlyLong. A long
 	// path becomes short again if the share among the last few hundred requests is at most
 	// mostlyShort. Many short polls may end before the first long poll that started at the same time.
 	mostlyShort  = 0.15
-	recentWeight = 1.0 / 8   // weight of the last request
+	recentWeight = 1.0 / 8   // weight of the last request in pathEntry.recent
 	longWeight   = 1.0 / 128 // the same for a long path
 )
 
 // paths records for up to maxPaths paths whether most requests are long. Without this record, each
 // new poll would hold a slot until it becomes a long request.
 //
-// Requests to an overloaded application also become long. These requests must still be counted.
-// After many short requests for a path, many long requests are therefore needed before the path is
-// long.
+// Requests to an overloaded application also become long, but they must still be counted. After many
+// short requests for a path, the path therefore only becomes long after many long requests.
 type paths struct {
 	entries [maxPaths]pathEntry
 
@@ -52,8 +52,8 @@ func (p *paths) isLong(path uint32) bool {
 	return path != 0 && e.path == path && e.long
 }
 
-// noteLong records a long request. It ignores the request if there was no short response for another
-// path in the last 10 seconds, because the application may not respond at all.
+// noteLong records a long request. It ignores the request if there was no recent short response for
+// another path, because the application may not respond at all.
 func (p *paths) noteLong(now time.Time, path uint32) {
 	after := now.Add(-responding)
 	if p.last != path && p.lastAt.After(after) || p.other != path && p.otherAt.After(after) {

@@ -20,21 +20,21 @@ type Result uint8
 const (
 	Answered   Result = iota // the application responded
 	Failed                   // the application responded with an error that load can cause
-	TimedOut                 // there was no response in time; if the request waits for its client, this is Unknown
+	TimedOut                 // there was no response in time; End treats it as Unknown if the client caused most of the time
 	Late                     // the application responded after the client disconnected
-	Unfinished               // the request ended before the application responded, so its application time is longer
+	Unfinished               // the request ended before the application responded; the true application time is longer
 	Unknown                  // the end of the request does not depend on the application
 )
 
 // A Slot is the state that a [Limiter] keeps for a request. The zero value is ready to use.
 // A Slot may be reused after [Limiter.End].
 type Slot struct {
-	active     bool          // from Admit to End
+	active     bool          // the request holds the slot; true from Admit to End
 	since      time.Time     // when the request got the slot
 	client     time.Duration // total time that the request waited for its client
 	waiting    time.Time     // when the request began to wait for the client; zero if it does not wait
-	exempt     Exemption     // Stream or Long; others follow from waiting
-	counted    bool          // for the adaptive limit
+	exempt     Exemption     // Counted, Stream or Long; Client is derived from waiting
+	counted    bool          // the request is counted for the adaptive limit
 	longPath   bool          // most requests of the path are long, so that the request was never counted
 	path       uint32        // hash of the path; 0 means unknown
 	prev, next *Slot         // links in the list of [Limiter]; used if exempt is Counted
@@ -46,9 +46,9 @@ type Exemption uint8
 // Values of [Exemption].
 const (
 	Counted Exemption = iota // the request is counted for the adaptive limit
-	Stream                   // an upgraded connection or an event stream
-	Long                     // in the application for a long time, relative to the application time
-	Client                   // waits for its client to send the request body or to read the response
+	Stream                   // the request is an upgraded connection or an event stream
+	Long                     // the request, or most requests for its path, are much slower than the typical application time
+	Client                   // the request waits for its client to send the request body or to read the response
 )
 
 // String returns the exemption as shown to users.
@@ -77,9 +77,9 @@ type Limiter struct {
 	oldest, newest *Slot         // list of all requests except streams and long requests
 	longAfter      time.Duration // application time after which a request is long
 	responded      bool          // a response has arrived since Tick last exempted a long request
-	typical        float64       // lower quartile of the application time in seconds, without streams and paths with mostly long requests
+	typical        float64       // estimated lower quartile of the application time in seconds, without streams and paths with mostly long requests
 	increased      time.Time     // when typical was last increased
-	shortened      time.Time     // last response within typical
+	shortened      time.Time     // time of the last response within typical
 	credit         float64       // maximum increase of log(typical)
 	polls          int           // running requests of paths with mostly long requests
 	polledAt       time.Time     // last time at which a poll ended while many polls were running
@@ -91,12 +91,12 @@ func New(s Settings) *Limiter {
 	return &Limiter{controller: newController(s), longAfter: shortestLong, typical: shortestLong.Seconds() / longTimes}
 }
 
-// mostExempt is the maximum number of requests that only count towards the ceiling, divided by the
-// limit. Above this ratio, the limit is not reported as settled, because a fixed limit would count
-// these requests.
+// mostExempt is the maximum ratio of the requests that only count towards the ceiling to the base.
+// Above this ratio, the limit is not reported as settled, because a fixed limit would count these
+// requests.
 const mostExempt = 0.1
 
-// pollAge is the time after many polls have ended during which the limit is not reported as settled.
+// pollAge is how long the limit is not reported as settled after one of many polls has ended.
 // Clients usually send the next polls within this time. A poll is a request for a path with mostly
 // long requests.
 const pollAge = time.Minute
@@ -141,7 +141,8 @@ func (l *Limiter) Admit(now time.Time, s *Slot, path uint32) {
 	l.count(now, s)
 }
 
-// End releases the slot of a request that ended with the result r.
+// End releases the slot of a request that ended with the result r. It must be called once for each
+// call to Admit.
 func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 	waiting := s.endWait(now)
 	took := now.Sub(s.since) - s.client
@@ -172,7 +173,7 @@ func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 	}
 }
 
-// notePath records whether the request was long. Tick has already recorded a request that became
+// notePath records whether the request was long, unless Tick has already recorded that it became
 // long while it was running.
 func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result) {
 	switch long := took >= l.longAfter; {
@@ -183,17 +184,17 @@ func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result)
 	}
 }
 
-// note adjusts the typical application time. The size of a step does not depend on the
-// application time. The result is close to the lower quartile and not to the median, because a
-// large share of the requests may be long. The number of short requests and the time since the last
-// increase limit each increase, so that many long requests that end at the same time have little
-// effect.
+// note adjusts the typical application time. The size of a step does not depend on the application
+// time of the request. The result is close to the lower quartile and not to the median, because a
+// large share of the requests may be long. Each increase is limited by the number of short requests
+// and by the time since the last increase. Many long requests that end at the same time therefore
+// have little effect.
 func (l *Limiter) note(now time.Time, took float64, r Result) {
 	const (
 		up     = 0.05 // increase in log(typical) per request
 		down   = 0.15 // decrease per request; three times up, so that typical is close to the lower quartile
 		rate   = 0.5  // increase in credit per second without short requests
-		single = 0.2  // maximum increase by one request
+		single = 0.2  // maximum increase in credit by one request
 		most   = 0.5  // maximum of credit
 	)
 	took = max(took, shortestTime)
@@ -201,14 +202,14 @@ func (l *Limiter) note(now time.Time, took float64, r Result) {
 		l.typical = took // the first response
 	}
 	switch {
-	case took <= l.typical && r == Unfinished: // at least this long
+	case took <= l.typical && r == Unfinished: // the true application time may be longer than typical
 	case took <= l.typical:
 		l.shortened = now
 		l.typical = max(l.typical*math.Exp(-down), took)
 		l.credit = min(l.credit+down, most)
 	default:
-		// A short response after this request got its slot shows that the application has not
-		// become slower in general.
+		// If a short response has arrived since this request got its slot, the application as a
+		// whole has not become slower.
 		gain := 0.0
 		if now.Sub(l.shortened).Seconds() > took {
 			gain = min(rate*now.Sub(l.increased).Seconds(), single)

@@ -12,12 +12,12 @@ import (
 const (
 	startGrows   = 0.5 // minimum elasticity at which the limit is doubled again
 	startCertain = 2   // number of standard errors by which the elasticity must be below 1 to end the start
-	startTurns   = 4   // maximum number of windows with one limit; the limit is then doubled
+	startTurns   = 4   // number of windows with one limit after which the limit is doubled without a clear result
 )
 
 // A start doubles the limit until the goodput stops growing. It compares the windows of the
 // last two limits. If the application becomes faster between these windows, the resulting limit
-// may be too high. The search then lowers the limit.
+// may be too high, and the search lowers it again.
 type start struct {
 	active  bool  // the start has not ended
 	before  tally // windows with the previous limit; the zero value if there was no previous limit
@@ -44,7 +44,7 @@ func (c *controller) endStart(now time.Time, w *tally) {
 	case o.value+startCertain*o.sigma < 1 || c.base >= c.max:
 		growth := float64(s.current.limit) / float64(s.before.limit)
 		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma, 0), 1)), c.min, c.max), observation.LimitGrowing)
-	case s.turns >= startTurns: // the windows do not show that a higher limit is worse
+	case s.turns >= startTurns: // it is not clear that a higher limit is worse
 		c.double(now)
 	default:
 		c.put(now, c.base)
@@ -79,12 +79,12 @@ func (c *controller) endSearchStart(now time.Time, limit int, why observation.Li
 // A startOutcome compares the last two limits of the start.
 type startOutcome struct {
 	value, sigma float64 // elasticity of the goodput, and its standard error
-	errors       bool    // the share of failed responses grew with the limit
+	errors       bool    // the share of errors grew with the limit, and outweighs the growth of the goodput
 }
 
-// elasticity returns the mean of two estimates. The first estimate uses the goodput. The second
-// estimate uses the typical application time, and is better if a few requests are very slow. The
-// weights depend on the variances.
+// elasticity returns the weighted mean of two estimates of the elasticity. The first estimate uses
+// the goodput. The second estimate uses the typical application time, and is better if a few
+// requests are very slow. The estimate with the smaller variance has the greater weight.
 func (s *start) elasticity() (o startOutcome) {
 	b, a := &s.before, &s.current
 	growth := math.Log(float64(a.limit) / float64(b.limit))

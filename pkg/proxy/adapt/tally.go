@@ -5,35 +5,36 @@ import (
 	"time"
 )
 
-// A tally contains sums over one or more windows with the same limit. The fields good, failed and late only
-// include responses while the limit is reached, because other responses do not depend on the limit.
+// A tally contains the limit and the sums of one or more windows with this limit. The fields good, failed and
+// late only include responses that ended while the limit was reached, because other responses do not depend on
+// the limit. Requests that ended because of a timeout are counted as responses with an error.
 type tally struct {
 	limit      int
-	lasted     float64 // seconds
+	lasted     float64 // duration of the windows in seconds
 	busy       float64 // seconds with at least one request
 	full       float64 // seconds with the limit reached
 	good       float64 // successful responses while the limit was reached
 	failed     float64 // errors while the limit was reached
 	late       float64 // responses to disconnected clients while the limit was reached
-	unfinished float64 // requests that ended without a response from the application
+	unfinished float64 // requests that ended before the application responded
 
 	responses  float64 // all responses, including errors
-	slots      float64 // requests in the application, multiplied by seconds
-	held       float64 // time of the requests that ended or became long, in seconds
+	slots      float64 // integral of the number of counted requests over time, in request-seconds
+	held       float64 // sum of the application times of requests that ended or became long, in seconds
 	exempt     float64 // requests that became long
 	exemptTime float64 // part of time for requests that became long
 
-	// The following fields include errors while the limit was not reached.
+	// The following fields also include errors while the limit was not reached.
 	rejected     float64 // number of errors
-	rejectedTime float64 // time of the errors in the application, in seconds
+	rejectedTime float64 // sum of the application times of the errors, in seconds
 
-	// Sums over the application times, in seconds, of responses that are not errors.
+	// The following fields contain sums for all responses that are not errors, with times in seconds.
 	timed               float64 // number of responses
-	time, timeSquares   float64 // including the requests that became long
-	logTime, logSquares float64
+	time, timeSquares   float64 // application times and their squares, including requests that became long
+	logTime, logSquares float64 // natural logarithms of the application times and their squares
 }
 
-// note adds a response with an application time of took seconds. full reports whether the limit was reached.
+// note adds a response with an application time of took seconds. full states whether the limit was reached.
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
 	t.held += took
@@ -60,7 +61,7 @@ func (t *tally) note(took float64, full bool, r Result) {
 	}
 }
 
-// noteHeld adds a request that was counted for held seconds and is no longer counted.
+// noteHeld adds a request that became long after an application time of held seconds.
 func (t *tally) noteHeld(held float64) {
 	t.held += held
 	t.exempt++
@@ -72,7 +73,7 @@ func (t *tally) noteHeld(held float64) {
 // shortestTime is the minimum application time in seconds. Shorter times are increased to it.
 const shortestTime = 1e-5
 
-// mostLong is the share of requests that became long above which lower limits are not tried.
+// mostLong is a share of requests. If more requests became long, lower limits are not tried.
 const mostLong = 0.2
 
 // lateWeight is the weight of a response to a disconnected client.
@@ -101,19 +102,19 @@ func (t *tally) add(o *tally) {
 	t.logSquares += o.logSquares
 }
 
-// isFull reports whether the limit was reached often enough to compare it with another limit. The
-// time between bursts does not matter, because only the busy time counts.
+// isFull reports whether the limit was reached often enough to compare it with another limit. Times
+// without a request, such as the pauses between bursts, are ignored.
 func (t *tally) isFull() bool { return t.full > 0 && t.full >= fullShare*t.busy }
 
 // isMixed reports whether many requests became long. The limit then holds back short requests, and
 // has little effect on the load of the application.
 func (t *tally) isMixed() bool { return t.exempt > mostLong*(t.responses+t.exempt) }
 
-// served returns the weighted number of responses. It includes late responses, because a limit
-// with more responses is better even if all clients disconnect.
+// served returns the weighted number of responses without errors. It includes late responses,
+// because a limit with more responses is better even if all clients disconnect.
 func (t *tally) served() float64 { return t.good + lateWeight*t.late }
 
-// samples returns the number of responses from which work and variance are computed.
+// samples returns the number of responses without errors while the limit was reached.
 func (t *tally) samples() float64 { return t.good + t.late }
 
 // mostFailed reports whether more than half of the responses while the limit was reached are errors.
@@ -125,17 +126,19 @@ func (t *tally) mostRejected() bool {
 	return t.rejected >= minSamples && t.rejectedShare() > 0.5
 }
 
-// rejectedShare returns the share of the responses that are errors.
+// rejectedShare returns the share of all responses that are errors.
 func (t *tally) rejectedShare() float64 { return t.rejected / max(t.responses, 1) }
 
-// mean returns how many seconds a slot is used for each successful response. The goodput of a limit
-// is the limit divided by this time (Little's law).
+// mean returns the time in seconds during which a slot is used for each successful response. Late
+// responses have the weight lateWeight. The goodput of a limit is the limit divided by this time
+// (Little's law).
 func (t *tally) mean() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.served(), 0.05)
 }
 
-// work returns how many seconds a slot is used for each response, including responses to
-// disconnected clients. Unlike mean, the result does not depend on the time in the queue.
+// work returns the time in seconds during which a slot is used for each response without an error.
+// Late responses have the same weight as others. Unlike mean, the result therefore does not depend
+// on how many clients disconnect because of the time in the queue.
 func (t *tally) work() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.samples(), 0.5)
 }
@@ -148,7 +151,8 @@ func (t *tally) success() (share, variance float64) {
 	return good / (good + failed), failed / (good + failed) / good
 }
 
-// spread returns the standard deviation of the application time, relative to its mean.
+// spread returns the standard deviation of the application time divided by its mean, or 1 if the mean is
+// unknown.
 func (t *tally) spread() float64 {
 	mean := t.time / (t.timed + t.exempt)
 	if !(mean > 0) {
@@ -161,7 +165,7 @@ func (t *tally) spread() float64 {
 // application time by chance.
 const leastSpread = 0.1
 
-// variance returns the variance of the mean, relative to the square of the mean.
+// variance returns the variance of the mean, divided by the square of the mean.
 func (t *tally) variance() float64 {
 	const dependence = 1.5 // correction of the variance for requests that depend on one another
 	spread := max(t.spread(), leastSpread)
@@ -176,17 +180,20 @@ func (t *tally) typical() (log, variance float64) {
 	return log, max(t.logSquares/n-log*log, leastSpread*leastSpread) / n
 }
 
-// lowest is the mean at the lowest limit that was in force in the last few minutes.
+// A lowest estimates the mean without load. It contains the lowest recent mean and its limit. A mean at
+// about the same limit or a lower one replaces it, even if this mean is higher.
 type lowest struct {
-	mean  float64 // seconds; 0: unknown
-	limit int
-	at    time.Time
+	mean  float64   // in seconds; 0 means unknown
+	limit int       // the limit at which mean was measured
+	at    time.Time // when mean was measured
 }
 
+// note records the mean of the window t at limit if it is lower than the known mean. The known mean
+// increases with its age.
 func (w *lowest) note(now time.Time, limit int, t *tally) {
 	const (
-		age  = 2 * time.Minute // time in which the mean increases by the factor e
-		near = 1.15            // limits up to this multiple replace the mean
+		age  = 2 * time.Minute // time in which the known mean increases by the factor e
+		near = 1.15            // a mean at a limit of up to near times w.limit always replaces the known mean
 	)
 	mean := t.mean()
 	known := w.mean * math.Exp(now.Sub(w.at).Seconds()/age.Seconds())
@@ -195,22 +202,23 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 	}
 }
 
-// A watch detects a change in the mean at the base. For each direction, it sums the deviations
-// from the expected mean that are larger than the noise (Page, 1954).
+// A watch detects a change in the mean of the windows of one limit, as returned by work. For each
+// direction, it sums the deviations from the expected mean that are larger than the noise
+// (Page, 1954).
 type watch struct {
-	expected        float64 // seconds; 0: unknown
-	longer, shorter float64
+	expected        float64 // expected mean in seconds; 0 means unknown
+	longer, shorter float64 // sums of the deviations of the logarithm of the mean
 }
 
 // note adds a window. It reports whether the mean has changed, and returns the direction of the
-// next candidate. If the application became slower, the direction is down.
+// next candidate. The direction is down if the application became slower, and otherwise up.
 func (w *watch) note(t *tally) (changed bool, where direction) {
 	const (
-		least  = 0.05 // of the logarithm of the mean
-		alarm  = 0.4
-		follow = 0.05 // share of a deviation that is expected in the next window
+		least  = 0.05 // minimum of the noise, as a difference between logarithms
+		alarm  = 0.4  // minimum sum of deviations that is a change
+		follow = 0.05 // share of a deviation that is added to the expected mean
 
-		// In standard errors of a window.
+		// The same as least and alarm, in standard errors of a window.
 		leastErrors = 0.7
 		alarmErrors = 5
 	)

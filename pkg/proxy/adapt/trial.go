@@ -9,65 +9,73 @@ import (
 
 // The distances between a base and a candidate, as the logarithm of their ratio.
 const (
-	changeStep = 0.4      // after a change
-	finestStep = 0.2      // at the end of the search
-	failedStep = math.Ln2 // if most responses are errors
+	changeStep = 0.4      // first and largest step of a search
+	finestStep = 0.2      // smallest step
+	failedStep = math.Ln2 // step to a lower candidate if most responses are errors
 
-	// stepOfSpread is the ratio of the finest step to the spread of the application times. If
-	// the spread is large, the comparison of two limits that are close needs many requests.
+	// The last steps of a search are stepOfSpread times the spread of the application times, within
+	// finestStep and changeStep. If the spread is large, the comparison of two limits that are close
+	// needs many requests.
 	stepOfSpread = 0.16
 )
 
 // Constants of the decision.
 const (
-	// timeWeight is the weight of the application time relative to the goodput. A higher limit
-	// is better if the growth of the goodput is at least this part of the growth of the limit.
+	// A higher limit is better if its logarithm grows by x and the logarithm of the goodput grows by
+	// more than timeWeight * x. In terms of the exponent w in the package comment, timeWeight is
+	// w / (1 + w).
 	timeWeight = 0.08
 
-	// errorWeight is the weight of the share of successful responses.
+	// errorWeight is the weight of the logarithm of the share of successful responses. The weight of
+	// the logarithm of the goodput is 1.
 	errorWeight = 2
 
 	// If the logarithm of the share of successful responses decreases by more than errorDrop,
-	// the limit is considered the cause of the errors.
+	// the higher limit is considered the cause of the errors.
 	errorDrop = 0.05
 
-	// If the logarithm of the goodput grows with the limit by at least fullGain, errors do not
-	// matter.
+	// If the goodput grows in proportion to the limit, and its logarithm grows by at least fullGain,
+	// an increase in the errors does not matter.
 	fullGain = 0.3
 
 	certainUp   = 2.5  // number of standard errors by which the powers must differ to end a trial of a higher limit early
 	certainDown = 3.0  // number of standard errors by which the powers must differ to end a trial of a lower limit early
-	precision   = 0.12 // standard error of the elasticity of the goodput that ends a trial
-	doubt       = 0.25 // standard errors by which the candidate must be better
-	maxTurns    = 40   // maximum number of windows for each of the two limits
+	precision   = 0.12 // a trial ends if the standard error of the power, divided by the step, is at most this
+	doubt       = 0.25 // number of standard errors by which the power of a better candidate must be greater
+	maxTurns    = 40   // maximum number of windows of the candidate
 	minTurns    = 4    // minimum number of pairs of windows from which the variance is estimated
 
-	// headroom is the base divided by the limit at which the goodput stops growing. It is greater
-	// than 1, because a base that is slightly too low reduces the goodput, but a base that is
-	// slightly too high only moves requests from the queue to the application.
+	// headroom is the ratio of the base to the limit at which the goodput stops growing. It is
+	// greater than 1, because a base that is slightly too low reduces the goodput, but a base that
+	// is slightly too high only moves requests from the queue to the application.
 	headroom = 1.15
 
-	straight = 0.8 // elasticity above which the goodput grows with the limit
-	flat     = 0.1 // elasticity below which it does not grow
+	straight = 0.8 // above this elasticity, the goodput is considered proportional to the limit
+	flat     = 0.1 // below this elasticity, the goodput is considered constant
 
-	fewGood = 3 // number of successful responses that ends the trial if the other limit has no successful response
+	// If one of the two limits has no response without an error, the trial ends when the other limit
+	// has fewGood of these responses.
+	fewGood = 3
 )
 
 // The pauses between the trials in one direction after the limit is found.
 const (
-	firstRest   = 5 * time.Second // first pause; doubles with each further pause
+	firstRest   = 5 * time.Second // first pause; each further pause is twice as long
 	maxRest     = 80 * time.Second
-	longestRest = 4 * time.Minute // maximum pause after a candidate that reduced the goodput
+	longestRest = 4 * time.Minute // maximum of the longer pause after a candidate with less goodput or a longer application time
 
-	// maxLoss is the maximum share of the goodput that may be lost because of trials.
+	// maxLoss is the share of the goodput that may be lost because of trials. A longer pause limits
+	// the loss to this share, unless the pause would be longer than longestRest.
 	maxLoss = 0.01
 
-	// maxTrialLoss is the maximum share of the goodput that is lost during a trial.
+	// maxTrialLoss is the share of the goodput that may be lost during a trial. If the loss is
+	// greater at the end of a window of the base, the base remains in force for another window.
 	maxTrialLoss = 0.015
 
-	// If a higher candidate multiplies the application time by more than harm, the candidate is in
-	// force for at most 1/rareness of the time, so that it does not affect the 99th percentile.
-	// While requests wait longer than the application time, this rule does not apply.
+	// If a higher candidate multiplies the application time by more than harm, the next pause is
+	// rareness times as long as the candidate was in force, but at most longestRest. The candidate
+	// then has little effect on the 99th percentile. While requests wait longer than the application
+	// time, this rule does not apply.
 	harm     = 1.22
 	rareness = 120
 )
@@ -76,15 +84,16 @@ const (
 type trial struct {
 	limit           int // the candidate; 0 means that it has not been chosen yet
 	base, candidate tally
-	turns           int
+	turns           int           // number of windows of the candidate, including the current window
 	began           time.Time     // start of the first window of the candidate
-	lasted          time.Duration // how long the candidate was in force
+	lasted          time.Duration // how long the candidate was in force in the completed windows
 	watch           watch         // detects a change in the mean with the candidate
+
+	lastBase tally // the last window of the base
 
 	// The following fields contain sums over pairs of consecutive windows. The difference of a pair
 	// is the difference between the logarithms of the two means.
-	lastBase              tally
-	pairs, diffs, squares float64
+	pairs, diffs, squares float64 // number of pairs, differences, squares of the differences
 }
 
 func (t *trial) addBase(w *tally) {
@@ -112,9 +121,9 @@ func (t *trial) add(w *tally, lasted time.Duration) {
 	}
 }
 
-// variance returns the variance of the difference between the logarithms of the means. If requests
-// depend on one another, the variance between windows is larger than the variance computed from the
-// requests.
+// variance returns the variance of the difference between the logarithms of the two means. It is the
+// larger of two estimates. If requests depend on one another, the variance between windows is larger
+// than the variance computed from the requests.
 func (t *trial) variance() float64 {
 	v := t.base.variance() + t.candidate.variance()
 	if t.pairs >= minTurns {
@@ -124,7 +133,7 @@ func (t *trial) variance() float64 {
 	return v
 }
 
-// direction is the direction of a candidate.
+// A direction states whether a candidate is lower or higher than the base.
 type direction int
 
 const (
@@ -132,18 +141,18 @@ const (
 	up
 )
 
-// A search chooses the candidates.
+// A search contains the state from which the next candidate is chosen.
 type search struct {
-	direction direction
-	step      float64
-	finest    float64
-	far       bool    // the next lower candidate is computed from the mean
-	rejected  int     // number of consecutive candidates with the finest step that were rejected
-	found     bool    // neither neighbor of the base is better
-	compared  [2]bool // by direction; a candidate was rejected after the last change to the base
+	direction direction // of the next candidate
+	step      float64   // step to a higher candidate, and maximum step if far is true
+	finest    float64   // smallest step, which depends on the spread of the application times
+	far       bool      // the next lower candidate is computed from lowest
+	rejected  int       // number of consecutive candidates with the finest step that were rejected
+	found     bool      // neither neighbor of the base is better
+	compared  [2]bool   // by direction; a candidate was rejected after the last change to the base, or there was none
 	lowest    lowest
 
-	// The pauses between trials, by direction. They apply after the limit is found.
+	// The pauses between trials and their ends, by direction. They apply after the limit is found.
 	rest    [2]time.Duration
 	until   [2]time.Time
 	pressed time.Time // end of the pause for higher candidates while requests wait longer than the application time
@@ -155,7 +164,7 @@ type search struct {
 	failingUntil time.Time
 }
 
-// begin begins a search.
+// begin starts a search in the direction d with the given step.
 func (s *search) begin(step float64, d direction) {
 	s.step, s.direction, s.far = step, d, true
 	s.finest = max(s.finest, finestStep)
@@ -163,13 +172,14 @@ func (s *search) begin(step float64, d direction) {
 	s.moved()
 }
 
-// moved ends the pauses of both directions and discards the comparisons, because the base has changed.
+// moved ends the pauses of both directions and discards the comparisons, because the base or the
+// application has changed.
 func (s *search) moved() {
 	s.rest, s.until = [2]time.Duration{firstRest, firstRest}, [2]time.Time{}
 	s.pressed, s.compared = time.Time{}, [2]bool{}
 }
 
-// pauses reports whether no candidate is tried in the current direction.
+// pauses reports whether no candidate may be tried in the current direction yet.
 func (c *controller) pauses(now time.Time) bool {
 	s := &c.search
 	if s.direction == up && c.base+1 == s.failing && now.Before(s.failingUntil) {
@@ -184,7 +194,7 @@ func (c *controller) pauses(now time.Time) bool {
 	return s.direction == down || !c.pressed() || now.Before(s.pressed)
 }
 
-// next begins the next window. The window uses the candidate, or the base again.
+// next begins the next window, with a candidate if one may be tried, and otherwise with the base.
 func (c *controller) next(now time.Time) {
 	s, t := &c.search, &c.trial
 	if t.limit == 0 && t.base.samples() == 0 {
@@ -223,8 +233,8 @@ func (c *controller) next(now time.Time) {
 }
 
 // further returns the candidate after limit if neither the base nor limit has successful
-// responses. The result is higher than limit if requests do not end, and lower if all responses
-// are errors.
+// responses. If the application does not respond, the result is twice the limit. If all responses
+// are errors, it is half of the limit.
 func (c *controller) further(limit int) int {
 	if c.reason == observation.LimitNoAnswers {
 		return min(2*limit, c.max)
@@ -248,17 +258,18 @@ func (c *controller) candidate() int {
 		// A small step may not change the share of errors.
 		step = failedStep
 	} else if s.far && !s.found && s.lowest.mean > 0 {
-		// With the lowest mean, this limit would have the same goodput as the base. The base moves
-		// there in several steps, because a limit that is too low delays the detection of a faster
-		// application.
+		// If the mean were the lowest mean, the limit at this distance would have the same goodput as
+		// the base. The base moves there in several steps, because a limit that is too low delays the
+		// detection of a faster application.
 		step = min(max(math.Log(c.trial.base.mean()/s.lowest.mean), s.finest), s.step)
 	}
 	return max(bounded(base*math.Exp(-step), c.min, c.base-1), c.min)
 }
 
-// reject records that the candidate is worse than the base. No candidate in this direction is tried
-// for the duration rest. While requests wait longer than the application time, the duration is
-// pressed.
+// reject records that the candidate is worse than the base, or that there is no candidate in this
+// direction. The next candidate is in the other direction. After the limit is found, no candidate in
+// this direction is tried for at least the duration rest. While requests wait longer than the
+// application time, a higher candidate is tried after the duration pressed, but not before firstRest.
 func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	d := s.direction
 	s.direction = 1 - d
@@ -296,8 +307,8 @@ type outcome struct {
 	decided    bool
 	better     bool    // the candidate is better than the base
 	elasticity float64 // logarithm of the growth of the goodput, divided by the logarithm of the growth of the limit
-	errors     float64 // change in the logarithm of the share of successful responses that the limit causes
-	silent     bool    // neither limit has a successful response
+	errors     float64 // estimated change in the logarithm of the share of successful responses that the limit causes
+	silent     bool    // neither limit has a response without an error
 }
 
 // outcome compares the candidate with the base.
@@ -337,7 +348,8 @@ func (t *trial) outcome(base int) (o outcome) {
 	return o
 }
 
-// decide ends the trial if its result is clear. It reports whether the trial ended.
+// decide ends the trial if its result is clear, and begins the next window. It reports whether the
+// trial ended.
 func (c *controller) decide(now time.Time) bool {
 	o := c.trial.outcome(c.base)
 	if !o.decided {
@@ -354,7 +366,7 @@ func (c *controller) decide(now time.Time) bool {
 	}
 	switch {
 	case o.silent && c.further(t.limit) != t.limit:
-		c.trial.limit = c.further(t.limit) // the base remains the other limit of the trial
+		c.trial.limit = c.further(t.limit) // the next trial compares the same base with a further candidate
 		c.trial.turns++
 		c.put(now, c.trial.limit)
 		return true
@@ -389,7 +401,7 @@ func (c *controller) decide(now time.Time) bool {
 	return true
 }
 
-// settledReason returns the reason for a base whose neighbors are worse.
+// settledReason returns the reason for a base if both neighbors are worse.
 func (c *controller) settledReason() observation.LimitReason {
 	switch c.base {
 	case c.max:
@@ -400,7 +412,8 @@ func (c *controller) settledReason() observation.LimitReason {
 	return observation.LimitSteady
 }
 
-// rise moves the base up towards a better candidate.
+// rise moves the base up to a better candidate, or to knee if the goodput is not proportional to the
+// limit.
 func (c *controller) rise(candidate int, knee, elasticity float64) {
 	s := &c.search
 	c.reason, c.base = observation.LimitGrowing, bounded(knee, c.base+1, candidate)
@@ -423,7 +436,8 @@ func (c *controller) rise(candidate int, knee, elasticity float64) {
 	}
 }
 
-// fall moves the base down to the limit with the same goodput.
+// fall moves the base down to knee, where the goodput is about the same. If the candidate reduces
+// the errors, fall moves the base to the candidate.
 func (c *controller) fall(candidate int, knee float64, o *outcome) {
 	s := &c.search
 	c.reason = observation.LimitAppTime
@@ -438,8 +452,9 @@ func (c *controller) fall(candidate int, knee float64, o *outcome) {
 	}
 }
 
-// rest returns the pause after a worse candidate, which depends on the goodput that was lost. pressed
-// is the pause while requests wait longer than the application time.
+// rest returns the minimum pause after a worse candidate. pressed is the pause while requests wait
+// longer than the application time, and depends on the goodput that was lost. The pause rest is
+// longer if the candidate increased the application time by more than harm.
 func (t *trial) rest(base int, o *outcome) (rest, pressed time.Duration) {
 	loss := o.loss(t.limit, base)
 	pressed = min(time.Duration(float64(t.lasted)*loss/maxLoss), longestRest)
@@ -449,7 +464,8 @@ func (t *trial) rest(base int, o *outcome) (rest, pressed time.Duration) {
 	return pressed, pressed
 }
 
-// loss returns the share of the goodput that is lost while the candidate is in force.
+// loss returns the share of the goodput or of the successful responses that is lost while the
+// candidate is in force.
 func (o *outcome) loss(limit, base int) float64 {
 	growth := math.Log(float64(limit) / float64(base))
 	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)

@@ -48,8 +48,8 @@ const (
 	hash       = "K-Network-Hash: h"
 )
 
-// kindTests contains the rows of docs/promises.md section 1 and the behavior of Knative's
-// queue-proxy for combinations of fields, except where the promises differ.
+// kindTests contains the rows of docs/promises.md section 1. For combinations of fields, it contains
+// the behavior of Knative's queue-proxy, unless the promises specify another behavior.
 var kindTests = []kindTest{
 	// Row 1: the queue probe, with any user agent.
 	{[]string{kubeAgent, asksQueue}, queue},

@@ -29,10 +29,10 @@ const path = "/metrics"
 // (docs/promises.md 3.3).
 //
 // The query ?format= selects the format. Without this query, the Accept header selects the format. otherwise is the
-// format if there is no Accept header, or if several formats have the same weight. If otherwise is "" or unknown, the
-// format is protobuf. Use Prometheus text for early Knative autoscalers and for KEDA, which do not send an Accept
-// header. If no format is acceptable, the response is Prometheus text, for example if the header only accepts text/html
-// or application/vnd.google.protobuf, the protobuf media type of Prometheus.
+// format if there is no Accept header, or if several formats have the same weight. If otherwise is "" or unknown,
+// protobuf is used instead. Early Knative autoscalers and KEDA do not send an Accept header and require inPrometheus.
+// If no format is acceptable, the response is Prometheus text. This applies, for example, to a header that only accepts
+// text/html or application/vnd.google.protobuf, which is the protobuf media type of Prometheus.
 //
 // The handler is safe for concurrent use.
 func Handler(s *Stats, l Labels, otherwise Format) http.Handler {
@@ -67,8 +67,7 @@ type format struct {
 	write       func([]byte, Labels, Report) []byte
 }
 
-// formats contains all formats in the order of preference. Gauges have the same text in both versions of
-// OpenMetrics.
+// formats contains all formats in the order of preference. Gauges have the same text in both versions of OpenMetrics.
 var formats = [...]format{
 	{inProtobuf, "application/protobuf", "", "application/protobuf", appendStat},
 	{inPrometheus, "text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8", appendPrometheus},
@@ -87,8 +86,8 @@ func byName(name Format) *format {
 	return nil
 }
 
-// accepted returns the format with the highest weight in an Accept header. If several formats have this weight, first
-// is preferred, and then the order of formats is used. A header without media ranges is ignored.
+// accepted returns the format with the highest weight in the Accept header. If several formats have this weight,
+// accepted prefers first, and otherwise uses the order of formats. It ignores a header without valid media ranges.
 func accepted(accept []string, first *format) *format {
 	ranges := mediaRanges(accept)
 	if ranges == nil {
@@ -132,8 +131,8 @@ func mediaRanges(accept []string) []mediaRange {
 	return ranges
 }
 
-// quality returns the weight of f, which is the weight of the most specific matching range. If several ranges are
-// equally specific, the highest weight is used. 0 means that f is not acceptable.
+// quality returns the weight of f, which is the weight of the most specific matching range. If several of these ranges
+// are equally specific, the highest weight is used. A weight of 0 means that f is not acceptable.
 func quality(ranges []mediaRange, f *format) float64 {
 	q, closest := 0.0, 0
 	for _, r := range ranges {

@@ -1,8 +1,8 @@
 // Package stats computes the statistics for autoscalers: the average number of requests in flight and the number of
 // requests that arrived.
 //
-// [Stats] has no clock and no goroutine. The caller passes the current time to each method, and the first call after a
-// second has ended stores the values of this second. [Handler] serves the statistics in protobuf for the Knative
+// [Stats] has no clock and no goroutine. The caller passes the current time to each method. The first call after the
+// end of a second stores the values of this second. [Handler] serves the statistics in protobuf for the Knative
 // autoscaler, and as text or JSON for Prometheus, an HPA or KEDA (docs/promises.md 3.3).
 package stats
 
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// remembered is the number of full seconds that are stored, which is the longest window.
+// remembered is the number of full seconds that are stored. It is the length of the longest window in seconds.
 const remembered = 60
 
 // Stats counts the requests of one process. Use [New] to create it. Its methods are safe for concurrent use and do not
@@ -34,8 +34,8 @@ type Stats struct {
 }
 
 // second contains the statistics of one second. An area is the integral of the number of requests in flight over time,
-// in request-nanoseconds. It is an integer, so that rounding errors do not accumulate. 100 million requests in flight
-// for 60 s do not overflow it.
+// in request-nanoseconds. Areas are integers, so that rounding errors do not accumulate. The sum of the areas for 100
+// million requests in flight during 60 s does not overflow an int64.
 type second struct {
 	area, proxiedArea         int64
 	requests, proxiedRequests int64
@@ -74,19 +74,19 @@ func (s *Stats) Out(now time.Time, proxied bool) {
 	s.mu.Unlock()
 }
 
-// A Report contains the statistics at a point in time. The windows end with the last full second, so that all reports
-// within one second have the same windows.
+// A Report contains the statistics at a point in time. The windows end with the last full second, so all reports within
+// one second have the same windows.
 type Report struct {
 	// InFlight and ProxiedInFlight are the numbers of requests in flight at the time of the report.
 	InFlight, ProxiedInFlight int
 
 	// Last contains the averages for the last full second. Last6 and Last60 contain the averages for the last 6 and
-	// 60 full seconds, or for all full seconds since start if there are fewer. Otherwise a new pod under load would
-	// appear idle.
+	// 60 full seconds. If there are fewer full seconds since the start, only these are used, because a new pod under
+	// load would otherwise appear idle.
 	Last, Last6, Last60 Window
 
-	// Uptime is the time from start to the end of the last full second. If it is 0, no second has passed, and all
-	// windows are empty.
+	// Uptime is the time from the start to the end of the last full second. If it is 0, no full second has passed,
+	// and all windows contain zeros.
 	Uptime time.Duration
 }
 
@@ -115,8 +115,8 @@ func (s *Stats) Report(now time.Time) Report {
 	}
 }
 
-// advance updates the areas until now and stores the seconds that have ended. If more than remembered seconds have
-// ended since the last call, advance only stores the last remembered seconds. s.mu must be held.
+// advance updates the areas until now and stores the values of the seconds that have ended. If many seconds have ended
+// since the last call, advance only stores the values that a window can include. s.mu must be held.
 func (s *Stats) advance(now time.Time) {
 	at := int64(now.Sub(s.start))
 	if at <= s.last {
@@ -143,7 +143,7 @@ func (s *Stats) spend(ns int64) {
 	s.current.proxiedArea += s.proxied * ns
 }
 
-// end stores the values of the second that has ended.
+// end stores the values of a second that has ended.
 func (s *Stats) end(what second) {
 	s.ended[s.full%remembered] = what
 	s.full++

@@ -115,7 +115,7 @@ type change struct {
 	proxied bool
 }
 
-// The test creates random events and compares each window with a sum over all events in floating point.
+// TestWindowsMatchNaiveSum compares each window with a floating-point sum over all events, which are random.
 func TestWindowsMatchNaiveSum(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 42))
@@ -216,7 +216,7 @@ func TestConcurrentCallsCountAllRequests(t *testing.T) {
 	for c := range callers {
 		all.Go(func() {
 			for i := range each {
-				now := at(time.Duration(i) * time.Second / each) // the callers have different times
+				now := at(time.Duration(i) * time.Second / each) // the callers pass different times
 				s.In(now, c%2 == 0)
 				s.Report(now)
 				s.Out(now, c%2 == 0)

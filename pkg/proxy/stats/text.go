@@ -75,8 +75,8 @@ func appendPrometheus(dst []byte, l Labels, r Report) []byte {
 	return dst
 }
 
-// appendOpenMetrics appends the gauges of r in OpenMetrics 1.0.0. For gauges, this is the Prometheus text format with
-// an EOF line.
+// appendOpenMetrics appends the gauges of r in OpenMetrics 1.0.0. For gauges, this format is the Prometheus text format
+// with an EOF line.
 func appendOpenMetrics(dst []byte, l Labels, r Report) []byte {
 	return append(appendPrometheus(dst, l, r), "# EOF\n"...)
 }
