@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -322,6 +323,11 @@ func (c *Conn) Run(early []byte) error {
 		}
 		c.config.Buffers.Put(c.pooled)
 		c.pooled = nil
+		if c.bulk {
+			// More input is probably available. Let the goroutines of other connections run first, because this one
+			// might continue for 10 ms. They also add output that one system call can write.
+			runtime.Gosched()
+		}
 	}
 	c.end(err)
 	return err
