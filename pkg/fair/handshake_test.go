@@ -90,7 +90,7 @@ func TestHandshakeByteLimit(t *testing.T) {
 	harness.Equal(t, (<-g.failed).Error(), "the handshake exceeds 8192 bytes")
 }
 
-func TestHandshakeLimitsDoNotApplyAfterHandshake(t *testing.T) {
+func TestCompleteHandshakesHaveNoLimits(t *testing.T) {
 	t.Parallel()
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		timeout := time.Duration(scale) * 200 * time.Millisecond

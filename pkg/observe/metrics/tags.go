@@ -78,8 +78,8 @@ type tagTable[T any] struct {
 }
 
 // at returns the series for a tag index and the indexes of the other label values. If a new series would exceed
-// maxNamed, at uses the tag index tagged instead of the index of a named tag. If it would exceed maxMade, at also
-// replaces the other indexes with the indexes in few.
+// maxNamed, the tag index tagged replaces the index of a named tag. If a new series would exceed maxMade, the
+// indexes in few also replace the other indexes.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
 	if t.made.Load() < maxNamed || part.known(places...) != nil {
