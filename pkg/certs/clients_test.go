@@ -95,7 +95,7 @@ func TestVerifyClientsRejectsInvalidCertificate(t *testing.T) {
 			client := a.client()
 			client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil }
 			if _, err := served(config, client); err == nil {
-				t.Errorf("certificate %s, optional %v: got no error", name, optional)
+				t.Errorf("certificate %s, optional %v: got no error, want one", name, optional)
 			}
 		}
 	}

@@ -30,14 +30,14 @@ func TestReadSmallFileFollowsLinks(t *testing.T) {
 	}
 }
 
-func TestMissingFileReturnsError(t *testing.T) {
+func TestReadSmallFileReportsMissingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
 	if _, err := readSmallFile(path, 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "open "+path) {
 		t.Errorf("got %v, want an error because %s does not exist", err, path)
 	}
 }
 
-func TestReadOfIrregularFileReturnsError(t *testing.T) {
+func TestReadSmallFileRejectsIrregularFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "socket")
 	harness.NoError(t, syscall.Mkfifo(pipe, 0o600))

@@ -24,8 +24,8 @@ var (
 // that uses the most slots, unless this client uses fewer slots than the waiting client would use with the
 // requested slot. If several slots qualify, the order depends on whether their holders have completed work.
 // If at least half of all holders, rounded down, have never completed work, the slots of these holders are
-// revoked first. Otherwise they are revoked last. Among slots that are equal in this respect, the slot that
-// has been idle for the longest time is revoked first, or for the shortest time if Options.Newest is set.
+// revoked first. Otherwise these slots are revoked last. Among slots that are equal in this respect, the slot
+// that has been idle for the longest time is revoked first, or for the shortest time if Options.Newest is set.
 //
 // A Semaphore is safe for concurrent use.
 type Semaphore struct {
@@ -110,9 +110,10 @@ func New(options Options) *Semaphore {
 
 // Acquire waits for a slot. The returned slot is not idle. If ctx is done before the request gets a slot,
 // Acquire returns the error of ctx. It returns ErrClientLimit if the client already has Options.PerClient
-// holders and waiters and none of its slots can be revoked immediately. If a new waiter exceeds Options.Queue,
-// the newest waiter of the client with the most waiters is removed, and the Acquire call of the removed waiter
-// returns ErrQueueFull. The removed waiter can be the new one.
+// holders and waiters and none of its slots can be revoked immediately.
+//
+// If the queue is full, the newest waiter of the client with the most waiters leaves the queue, and its call
+// to Acquire returns ErrQueueFull. This waiter can be the new one.
 func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
 	w, err := s.enqueue(r)
 	if err != nil {

@@ -249,7 +249,7 @@ func TestClientLimitRejectsCall(t *testing.T) {
 	})
 }
 
-func TestWeightsShareSlots(t *testing.T) {
+func TestWeightedCallsWaitForFreeSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 10, Queue: 10})
 		large := acquireMany(t, s, 1, 20)

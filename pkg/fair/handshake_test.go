@@ -82,7 +82,7 @@ func TestHandshakeByteLimit(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(*fair.Handshakes) {})
 	if _, err := g.client(t, certificate(t, 4<<10)); err != nil {
-		t.Errorf("certificate of 4 KB: got error %v", err)
+		t.Errorf("certificate of 4 KB: got error %v, want none", err)
 	}
 	if _, err := g.client(t, certificate(t, 100<<10)); err == nil || harness.IsTimeout(err) {
 		t.Errorf("certificate of 100 KB: got %v, want a closed connection", err)
@@ -90,7 +90,7 @@ func TestHandshakeByteLimit(t *testing.T) {
 	harness.Equal(t, (<-g.failed).Error(), "the handshake exceeds 8192 bytes")
 }
 
-func TestHandshakeLimitsEndAfterHandshake(t *testing.T) {
+func TestCompleteHandshakesHaveNoLimits(t *testing.T) {
 	t.Parallel()
 	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		timeout := time.Duration(scale) * 200 * time.Millisecond
@@ -102,7 +102,7 @@ func TestHandshakeLimitsEndAfterHandshake(t *testing.T) {
 		// The timeout of the handshake expires while the client writes.
 		for end := time.Now().Add(timeout * 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if _, err := c.Write(make([]byte, 10<<10)); err != nil {
-				t.Fatalf("connection after its handshake: %v", err)
+				t.Fatalf("write after the handshake: got error %v, want none", err)
 			}
 		}
 		return true
@@ -119,7 +119,7 @@ func TestIncompleteHandshakesDoNotBlockClients(t *testing.T) {
 			}
 		}
 		if _, err := g.client(t); err != nil {
-			t.Errorf("client after incomplete handshakes: %v", err)
+			t.Errorf("client after incomplete handshakes: got error %v, want none", err)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestIncompleteHeaderTotalLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := answered(other); err != nil {
-		t.Errorf("client with a shorter header: %v", err)
+		t.Errorf("client with a shorter header: got error %v, want none", err)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestConnectionAboveLimitWaits(t *testing.T) {
 	close(release)
 	next.SetReadDeadline(time.Now().Add(harness.Patience))
 	if err := answered(next); err != nil {
-		t.Errorf("additional connection after another connection was closed: %v", err)
+		t.Errorf("additional connection after another connection was closed: got error %v, want none", err)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestConnectionBurstIsServed(t *testing.T) {
 	}
 	all.Wait()
 	if n := cut.Load(); n > 0 {
-		t.Errorf("%d of 40 requests got no response", n)
+		t.Errorf("got no response to %d of 40 requests, want responses to all", n)
 	}
 }
 
@@ -73,6 +73,6 @@ func TestConnectionLimitIsFairToClients(t *testing.T) {
 	}
 	fmt.Fprint(half, "t: a\r\n\r\n")
 	if err := answered(half); err != nil {
-		t.Errorf("the other client: %v", err)
+		t.Errorf("other client: got error %v, want none", err)
 	}
 }

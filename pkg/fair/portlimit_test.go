@@ -98,7 +98,7 @@ func TestConnectionLimitClosesLongestIdle(t *testing.T) {
 		next := dial(t, addr, "")
 		harness.NoError(t, ask(next, "/"), "connection", i+1, "more")
 		if _, err := io.Copy(io.Discard, c); err != nil && harness.IsTimeout(err) {
-			t.Errorf("additional connection %d: the previous connection is still open: %v", i+1, err)
+			t.Errorf("additional connection %d: got an open previous connection (%v), want it closed", i+1, err)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestConnectionLimitKeepsActiveConnection(t *testing.T) {
 	}
 	for i := range 3 { // now idle
 		if err := ask(dial(t, addr, ""), "/"); err != nil {
-			t.Errorf("additional connection %d: %v", i+1, err)
+			t.Errorf("additional connection %d: got error %v, want none", i+1, err)
 		}
 	}
 }

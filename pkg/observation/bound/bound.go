@@ -1,5 +1,5 @@
-// Package bound counts and reports two types of events: a peer exceeds a bound, or a client causes an
-// error. In both cases, the sidecar closes a connection, resets a stream or rejects a request.
+// Package bound counts and reports exceeded bounds and client errors. For each of these events, the
+// sidecar closes a connection, resets a stream or rejects a request.
 //
 // The engines call [Recorder.Hit] or [Recorder.Fail] for each event. The counts are exported as the
 // metrics queue_proxy_bounds_total and queue_proxy_client_errors_total. The tables of docs/bounds.md

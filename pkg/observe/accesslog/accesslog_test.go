@@ -254,7 +254,7 @@ func TestCloseDoesNotReportLostLinesTwice(t *testing.T) {
 	})
 }
 
-func TestConcurrentLinesAreOneWrite(t *testing.T) {
+func TestConcurrentLinesAreWrittenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newBlocked()
 		close(w.open)

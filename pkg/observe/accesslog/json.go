@@ -17,9 +17,9 @@ const (
 	maxWord   = 128     // method, address or ID
 )
 
-// appendJSON appends the JSON line of a request. docs/request-log.md describes the fields. All lines have the same
-// fields in the same order. A duration is null if the request did not reach the phase that it measures. If the line
-// replaces the output of a template, templateError is the error of the template. Otherwise it is "".
+// appendJSON appends the JSON line of a request. docs/request-log.md describes the fields. All lines of a sidecar have
+// the same fields in the same order. A duration is null if the request did not reach the phase that it measures. If
+// templateError is not "", the line replaces the output of a template, and also contains this error of the template.
 func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, templateError string) []byte {
 	severity := "INFO"
 	if failed(o) && !o.Reason.IsClient() {

@@ -90,11 +90,11 @@ func (w *writer) write(ctx context.Context, batch []byte, lines int) (lost int) 
 	return lost
 }
 
-// writeAll writes a batch. If w is a file, the first write does not block, and the Go scheduler is not
-// notified of the system call. After a notification, the scheduler would take the processor from the
-// thread if the system call took more than 20 microseconds, as most writes to a pipe do, and it would
-// wake its monitor thread. The rest of the batch may start inside a line. Therefore writeAll writes the
-// rest before any other writer can use the file.
+// writeAll writes a batch. If w is a file, the first write does not block and does not notify the Go
+// scheduler. If the scheduler were notified, it would wake its monitor thread, and it would take the
+// processor from the thread during a system call of more than 20 microseconds, such as most writes to a
+// pipe. The rest of the batch may start inside a line. Therefore writeAll writes the rest before any
+// other writer can use the file.
 func (w *writer) writeAll(batch []byte) (n int, err error) {
 	if w.file == nil {
 		return w.w.Write(batch)

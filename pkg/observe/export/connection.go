@@ -33,8 +33,8 @@ var errReceived = errors.New("the response of the collector exceeds 256 KiB")
 // ways. It continues to dial after the context of a request is done, and the next request waits for
 // that dial. If an HTTP/2 stream fails, it keeps the connection open, so that the kernel keeps
 // unsent data for a collector that does not read. Over HTTP/2, it does not retry a POST after the
-// collector has closed an idle connection, and a failed push of metrics is not retried by its
-// caller.
+// collector has closed an idle connection. A push of metrics would then fail, and its caller does not
+// retry.
 type connection struct {
 	via  *http.Transport
 	left atomic.Int64                // number of bytes that may still be received

@@ -138,7 +138,7 @@ func TestExportTimeoutCancelsDNSLookup(t *testing.T) {
 		harness.Equal(t, <-looked, context.Canceled, "error of the lookup")
 	}
 	if len(asked) == 0 {
-		t.Error("the name was not looked up")
+		t.Error("got no lookup of the name, want one")
 	}
 }
 
@@ -172,7 +172,7 @@ func TestFailedExportDiscardsUnsentData(t *testing.T) {
 			defer release()
 			for range 3 {
 				if _, err := send(t.Context(), make([]byte, 8<<20)); err == nil {
-					t.Error("got no error from a collector that does not read")
+					t.Error("got no error from a collector that does not read, want one")
 				}
 			}
 			harness.Until(t, "all sockets to the collector are closed", func() bool { return socketsTo(t, s.Port) == 0 })

@@ -261,7 +261,7 @@ func TestHostileCollectorMemoryIsBounded(t *testing.T) {
 					t.Errorf("memory: got %d KiB for an export, want %d at most", each>>10, mostMemory>>10)
 				}
 				if h.mute && err == nil {
-					t.Error("got no error from a collector that never responds")
+					t.Error("got no error from a collector that never responds, want one")
 				}
 				harness.Until(t, "all connections except one are closed", func() bool { return open.Load() <= 1 })
 				release()

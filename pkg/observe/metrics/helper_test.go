@@ -22,7 +22,7 @@ import (
 // zero is the start time of the requests in these tests.
 var zero = time.Unix(1_800_000_000, 0)
 
-// exchange is a client request with the fields that metrics use.
+// exchange provides the header fields that the metrics use.
 type exchange struct {
 	transport.Exchange
 	request *http.Request

@@ -281,7 +281,7 @@ func TestStartupRecordsFirstEvents(t *testing.T) {
 	})
 }
 
-func TestFlapCountsLossOfReadiness(t *testing.T) {
+func TestFlapsCountLossOfReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMetrics(t, options("default"))
 		for _, ready := range []bool{true, false, true, false, true} {
@@ -643,7 +643,7 @@ func TestHandlerNegotiatesFormat(t *testing.T) {
 		}
 		harness.Equal(t, w.Header().Get("Content-Encoding"), "", c.accept)
 		if ended := strings.HasSuffix(w.Body.String(), "# EOF\n"); ended != strings.Contains(c.want, "openmetrics") {
-			t.Errorf("%q: got EOF line: %v", c.accept, ended)
+			t.Errorf("%q: got EOF line: %v, want it only in OpenMetrics", c.accept, ended)
 		}
 	}
 }

@@ -132,7 +132,7 @@ func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics str
 			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the sidecar is not ready: %v, %v", answer, err)
+			t.Fatalf("got response %v and error %v to a readiness probe, want status 200", answer, err)
 		}
 	}
 }

@@ -190,7 +190,7 @@ func TestWaitingScrapesCancelOldestPages(t *testing.T) {
 				select {
 				case <-s.ended:
 					if n++; i >= n {
-						t.Errorf("got page %d canceled before an older page", i)
+						t.Errorf("got page %d canceled before an older page, want the oldest page first", i)
 					}
 				default:
 				}

@@ -77,9 +77,9 @@ type tagTable[T any] struct {
 	named atomic.Int32 // number of series with a named tag
 }
 
-// at returns the series for a tag index and the indexes of the other label values. Instead of a new series, it
-// returns the series for the tag index tagged if there are maxNamed series with named tags. If there are maxMade
-// series, it also replaces the indexes of the other label values with the indexes in few.
+// at returns the series for a tag index and the indexes of the other label values. If a new series would exceed
+// maxNamed, the tag index tagged replaces the index of a named tag. If a new series would exceed maxMade, the
+// indexes in few also replace the other indexes.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
 	if t.made.Load() < maxNamed || part.known(places...) != nil {

@@ -34,7 +34,7 @@ func profileOf(path, peer string) *http.Request {
 }
 
 // Previously, each of 256 concurrent clients that requested all stacks and read slowly held at least 1 MiB.
-func TestConcurrentDumpsHoldMemoryOfOne(t *testing.T) {
+func TestConcurrentDumpsAreLimitedToOne(t *testing.T) {
 	for name, peer := range map[string]string{"local client": near, "other client": far} {
 		t.Run(name, func(t *testing.T) {
 			const clients, limit = 256, 16 << 20

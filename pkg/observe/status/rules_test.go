@@ -418,7 +418,7 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 }
 
 // Clients disconnect before a response is complete. Nevertheless, the application does not hang.
-func TestDisconnectedClientsDoNotMeanHang(t *testing.T) {
+func TestClientDisconnectsAreNotReportedAsHang(t *testing.T) {
 	stream := func(o *observation.Observation) { o.Begun = true }
 	upload := func(o *observation.Observation) { o.Uploading = true }
 	short := func(o *observation.Observation) { o.Start = o.End.Add(-slowTime / 2); o.Slot = o.Start }

@@ -95,7 +95,7 @@ func TestTLSProblemNamesCause(t *testing.T) {
 		harness.Equal(t, p.Problem, c.want)
 		harness.Equal(t, p.Confidence, c.confidence, c.want)
 		if strings.Contains(p.Action, "Renew") != (p.Problem == "the TLS certificate is not valid") {
-			t.Errorf("%s: got action %q", p.Problem, p.Action)
+			t.Errorf("%s: got action %q, want Renew only for an invalid certificate", p.Problem, p.Action)
 		}
 		harness.Contains(t, p.Numbers, state.Error, c.want)
 	}

@@ -657,7 +657,7 @@ func bothEncodings(t *testing.T, tracer *Tracer, x transport.Request, o *observa
 	b, err := ofJSON(encodedBy(t, export.OTLPJSON, tracer, x, o))
 	harness.NoError(t, err)
 	if !proto.Equal(withoutIDs(a), withoutIDs(b)) {
-		t.Errorf("protobuf and JSON differ:\n%v\n%v", a, b)
+		t.Errorf("got different spans in protobuf and JSON:\n%v\n%v\nwant the same spans", a, b)
 	}
 	return a
 }
@@ -673,11 +673,11 @@ func TestProtobufAndJSONAreEqual(t *testing.T) {
 	}
 	for _, s := range spans {
 		if len(s.ProtoReflect().GetUnknown()) > 0 {
-			t.Errorf("%s: got unknown fields %x", s.Name, s.ProtoReflect().GetUnknown())
+			t.Errorf("%s: got unknown fields %x, want none", s.Name, s.ProtoReflect().GetUnknown())
 		}
 		for _, kv := range s.Attributes {
 			if len(kv.ProtoReflect().GetUnknown())+len(kv.GetValue().ProtoReflect().GetUnknown()) > 0 {
-				t.Errorf("%s: got unknown fields in %v", s.Name, kv)
+				t.Errorf("%s: got unknown fields in %v, want none", s.Name, kv)
 			}
 		}
 	}

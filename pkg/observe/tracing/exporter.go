@@ -28,8 +28,8 @@ type format interface {
 	// appendSpan appends an encoded span. r is the record of the span.
 	appendSpan(b []byte, r *record, s *trace.SpanData) []byte
 
-	// body returns the parts of an export's body. spans contains the encodings of one or more spans. body
-	// does not change spans, and returns a part of this slice or all of it.
+	// body returns the parts of the body of an export. spans contains the encodings of one or more spans.
+	// body does not change spans, but the result references this slice.
 	body(spans []byte) [][]byte
 }
 

@@ -202,7 +202,7 @@ func TestFullSpanQueueIsReported(t *testing.T) {
 }
 
 // The collector is not reachable. The queue overflows before the export fails.
-func TestFullSpanQueueIsReportedWithErrorOfCollector(t *testing.T) {
+func TestFullSpanQueueReportContainsExportError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(int) error { return errors.New("connection refused") }}
 		e := w.start()

@@ -78,11 +78,11 @@ func FuzzExporterConfig(f *testing.F) {
 		case export.OTLP, export.OTLPJSON, export.OTLPGRPC, export.Zipkin:
 			send, release, err := export.New(export.Target{Protocol: o.Protocol, Endpoint: o.Endpoint, Timeout: time.Second, Signal: export.Traces})
 			if err != nil || send == nil {
-				t.Fatalf("%+v: got an exporter for the invalid endpoint %q: %v", c, o.Endpoint, err)
+				t.Fatalf("%+v: got the invalid endpoint %q (%v), want a valid endpoint", c, o.Endpoint, err)
 			}
 			release()
 		default:
-			t.Errorf("%+v: got the unknown protocol %q", c, o.Protocol)
+			t.Errorf("%+v: got the unknown protocol %q, want a known protocol", c, o.Protocol)
 		}
 	})
 }

@@ -50,8 +50,8 @@ const (
 	spanAt, spanEnd = 36, 52
 )
 
-// Begin starts the trace of a request. x must not change until End. t must not be nil. Probes are
-// never traced.
+// Begin starts the trace of a request. x must not change until End. t must not be nil. Package proxy
+// does not call Begin for probes.
 func (t *Tracer) Begin(x transport.Request) *Trace {
 	r := t.traces.Get().(*Trace)
 	r.tracer, r.parent = t, parentOf(x)
