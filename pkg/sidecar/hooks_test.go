@@ -12,7 +12,7 @@ import (
 // A waitingHook is a waiting preStop hook.
 type waitingHook struct {
 	*fair.Slot
-	ended bool // its slot was revoked
+	ended bool // the slot of the hook was revoked
 }
 
 // addHooks adds n hooks of a client. It returns the hooks that got a slot and the last error.

@@ -37,7 +37,7 @@ import (
 // countedRole is the environment variable that makes the test binary run the sidecar.
 const countedRole = "COUNTED_SIDECAR"
 
-// leaveOut is the environment variable that skips counting on machines that do not permit ptrace.
+// leaveOut is the environment variable that skips the test on machines that do not permit ptrace.
 const leaveOut = "WITHOUT_PTRACE"
 
 // callNames are the expected system calls in steady state. Other system calls are reported by
@@ -87,7 +87,7 @@ func TestRequestSystemCallCount(t *testing.T) {
 					talk(t, c, request, answer)
 				}
 			}
-			talkOften() // one-time work is complete after this
+			talkOften() // completes one-time work
 			before := calls.snapshot()
 			talkOften()
 			got := calls.since(before, requests)
