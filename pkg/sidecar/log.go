@@ -54,8 +54,8 @@ func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 	return log, z.Level
 }
 
-// baseLogging returns the default configuration of Knative, which writes JSON to stderr. In each second,
-// it writes the first 100 equal lines and every hundredth line after that.
+// baseLogging returns the default configuration of Knative, which writes JSON to stderr. The sampler
+// keeps the first 100 equal lines in each second and every hundredth line after that.
 func baseLogging() zap.Config {
 	return zap.Config{
 		Level:            zap.NewAtomicLevelAt(zap.InfoLevel),

@@ -23,10 +23,10 @@ const (
 
 // timedCore is a core for outputs that may block, such as a pipe for standard error without a reader.
 // With an ordinary core, such an output would block requests, probes and the exit of the process. A
-// caller waits at most lineTime until its line is written. After a line has timed out, callers do not
-// wait at all until the output accepts a line again. If the queue is full, lines are dropped, and the
-// number of dropped lines is logged before the next line. The number of lines that the sampler drops is
-// logged at most once a minute.
+// caller waits at most lineTime until its line is written. After the wait for a line has timed out,
+// other callers do not wait for their lines until the output accepts a line again. If the queue is full,
+// lines are dropped, and the number of dropped lines is logged before the next line. The number of lines
+// that the sampler drops is logged at most once a minute.
 type timedCore struct {
 	zapcore.Core
 	output *output
