@@ -383,7 +383,7 @@ func (c *callCounter) atCall(tid int) error {
 	}
 	idle := name == "futex" || name == "nanosleep"
 	if name == "epoll_pwait" {
-		idle = info.args[3] != 0 // a timeout other than 0: the thread blocks and does not only poll
+		idle = info.args[3] != 0 // if the timeout is not 0, the thread blocks until there is work
 	}
 	c.move(tid, call{name: name, idle: idle}, false)
 	return nil

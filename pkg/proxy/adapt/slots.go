@@ -82,7 +82,7 @@ type Limiter struct {
 	shortened      time.Time     // time of the last response within typical
 	credit         float64       // maximum increase of log(typical)
 	polls          int           // running requests of paths with mostly long requests
-	polledAt       time.Time     // last time at which a poll ended while many polls were running
+	polledAt       time.Time     // when a poll last ended while many polls were running
 	paths          paths
 }
 
