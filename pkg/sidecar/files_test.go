@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestDivideFiles(t *testing.T) {
+func TestDivideFilesBetweenClientsAndApp(t *testing.T) {
 	for _, row := range []struct {
 		limit, maxClients, concurrency int
 		want                           descriptors

@@ -29,7 +29,7 @@ func addHooks(s *fair.Semaphore, client byte, n int) (all []*waitingHook, err er
 	return all, nil
 }
 
-func TestHooksPerClientLimit(t *testing.T) {
+func TestHooksPerClientAreLimited(t *testing.T) {
 	s := newHooks()
 	all, err := addHooks(s, 1, hooksPerClient+1)
 	harness.Equal(t, len(all), hooksPerClient, "hooks of one client")
