@@ -38,9 +38,9 @@ func runtimeMemory(container int64) int64 {
 	return container - max(container/5, min(minOutside, container/2))
 }
 
-// limitMemory derives the memory limit of the Go runtime from the memory limit of the container. Without
-// a limit, the heap could grow until the kernel kills the process. If GOMEMLIMIT is set, limitMemory does
-// nothing.
+// limitMemory sets the memory limit of the Go runtime to runtimeMemory of the memory limit of the
+// container. Without this limit, the heap could grow until the kernel kills the process. If GOMEMLIMIT is
+// set, limitMemory does nothing.
 func limitMemory(cgroup fs.FS) {
 	if limit := containerMemory(cgroup); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(runtimeMemory(limit))

@@ -64,7 +64,7 @@ type sidecar struct {
 	http2   *http2.Server
 	appH2   *http2client.Client
 	pair    *certs.Watcher
-	noTLS   atomic.Pointer[error] // error that prevents serving the TLS port although there is a certificate; nil if there is none
+	noTLS   atomic.Pointer[error] // error because of which the TLS port is not served although there is a certificate; may be nil
 	board   *status.Board
 	bounds  *bound.Recorder // bounds on the behavior of peers
 	budget  *netconn.Budget // memory for requests

@@ -101,7 +101,7 @@ type controller struct {
 	base, limit int
 	reason      observation.LimitReason // reason for base, or the reason why no trial is possible
 
-	since   time.Time // when the limit came into force; zero before the first request ends
+	since   time.Time // when the limit came into force; zero until the first call to settle
 	settled bool      // the requests that end now were admitted with this limit
 	from    time.Time // start of the window
 	stretch float64   // random factor for the minimum length of the window
