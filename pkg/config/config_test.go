@@ -246,7 +246,7 @@ var validValues = []struct {
 	{"OBSERVABILITY_CONFIG", ``, func(c *Config) any { return c.Observability.String() }, ``},
 }
 
-func TestReadValidValues(t *testing.T) {
+func TestReadAcceptsValidValues(t *testing.T) {
 	for _, test := range validValues {
 		c := read(t, test.name, test.value)
 		harness.Equal(t, test.got(c), test.want, test.name, "=", test.value)

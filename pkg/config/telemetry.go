@@ -142,8 +142,8 @@ func (a *Attributes) parse(text string) error {
 	return nil
 }
 
-// Headers are the header fields of requests to a collector. They only contain fields that net/http
-// sends.
+// Headers are the header fields of requests to a collector. parse removes fields that net/http would not
+// send.
 type Headers struct{ pairs }
 
 func (h *Headers) parse(text string) error {

@@ -69,7 +69,7 @@ func TestObservabilityConfigTypeErrorsUseJSONNames(t *testing.T) {
 	}
 }
 
-func TestMetricsTLSValidate(t *testing.T) {
+func TestMetricsTLSRejectsInconsistentSettings(t *testing.T) {
 	const cert, key, auth, ca = "METRICS_PROMETHEUS_TLS_CERT", "METRICS_PROMETHEUS_TLS_KEY", "METRICS_PROMETHEUS_TLS_CLIENT_AUTH", "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE"
 	for _, c := range []struct {
 		vars []EnvVar

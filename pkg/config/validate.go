@@ -74,7 +74,7 @@ func (c *Config) defaultDeadline() time.Duration {
 }
 
 // metricsNames returns the default of MetricsNames. On Knative, the control plane requests metrics in one
-// of two variables. If it requests none, the default is "off".
+// of two variables. If it requests no metrics, the default is "off".
 func (c *Config) metricsNames() string {
 	switch {
 	case c.Observability.V.RequestMetrics.Protocol == "prometheus":

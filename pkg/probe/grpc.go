@@ -23,8 +23,8 @@ import (
 // Constants of the gRPC health protocol (grpc/doc/health-checking.md).
 const (
 	healthMethod = "/grpc.health.v1.Health/Check"
-	healthField  = 1 // number of the only field in the request and in the response
-	serving      = 1 // the status SERVING, with which an attempt passes
+	healthField  = 1 // number of the only field of the request and of the response
+	serving      = 1 // value of SERVING, the only status that passes
 )
 
 // gRPC status codes with a special meaning for a probe.

@@ -319,7 +319,7 @@ func TestRedirectToHTTPSOnPlainPortFailsWithTLS(t *testing.T) {
 	wantOutcome(t, try(t, get(app.port), harness.Patience), observation.WordTLS, 0)
 }
 
-func TestHTTPProbeRequest(t *testing.T) {
+func TestHTTPProbeRequestHeader(t *testing.T) {
 	for _, v := range []struct {
 		id   string
 		get  HTTPGetAction

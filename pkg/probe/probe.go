@@ -154,8 +154,8 @@ func Parse(text string, array bool) ([]Probe, []error) {
 	return probes, nil
 }
 
-// decode parses and validates a probe. It first decodes the structure and then each value, because it reports all
-// values that have the wrong type, and not only the first one.
+// decode parses and validates a probe. It decodes the structure before the values, so that it can report all values
+// that have the wrong type.
 func decode(text []byte, path string) (Probe, []error) {
 	var shape struct {
 		Exec    *struct{ Command json.RawMessage } `json:"exec"`

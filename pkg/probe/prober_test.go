@@ -422,7 +422,7 @@ func TestReadyWaitsForAllProbes(t *testing.T) {
 	})
 }
 
-func TestStateDuringRun(t *testing.T) {
+func TestStateDescribesCurrentRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		_, p := asking(t, aggressive(1, func(int, context.Context) error {
@@ -511,7 +511,7 @@ func TestOnChangeIsCalledOncePerChange(t *testing.T) {
 	})
 }
 
-func TestOnChangeRateLimit(t *testing.T) {
+func TestOnChangeRateIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes atomic.Int32
 		var last atomic.Value

@@ -24,13 +24,13 @@ const lingerSeconds = 1
 
 // A dialer opens the connections of one probe. The attempts of a probe never overlap.
 type dialer struct {
-	bothLoopbacks bool      // dial [::1] if no server listens on 127.0.0.1; true if the probe has no host
+	bothLoopbacks bool      // the probe has no host, so [::1] is also dialed if no server listens on 127.0.0.1
 	dialed6       time.Time // time of the last attempt to connect to [::1]
 }
 
-// loopback6Interval is the minimum time between two connections to [::1] if no server listens on
+// loopback6Interval is the minimum time between two dials of [::1] while no server listens on
 // 127.0.0.1. It is longer than minRedialInterval, because most applications listen on 127.0.0.1, and a
-// second connection doubles the cost of an attempt.
+// second dial doubles the cost of an attempt.
 const loopback6Interval = 40 * time.Millisecond
 
 // hostOf returns the host that a probe connects to and the dialer of the probe. named is the host field of the probe.

@@ -132,7 +132,7 @@ type drainRun struct {
 	requests []request
 	waiters  []*waitCall
 	sleepers []sleeping
-	asked    []context.Context // results of while in the current state
+	asked    []context.Context // contexts that Drain.while returned in the current state
 	stops    []func()          // cancel functions of asked
 	empty    chan error        // receives the result of Empty
 	emptied  bool

@@ -339,7 +339,7 @@ func TestEmptyWaitsForLastRequest(t *testing.T) {
 	})
 }
 
-func TestEmptyWithoutDrain(t *testing.T) {
+func TestEmptyDoesNotRequireDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		f := flight(d, true)
@@ -520,7 +520,7 @@ func TestDrainMatchesModelForRandomEvents(t *testing.T) {
 	}
 }
 
-func TestDrainConcurrentUse(t *testing.T) {
+func TestDrainIsSafeForConcurrentUse(t *testing.T) {
 	d := NewDrain(DrainSettings{Deadline: time.Minute})
 	var all sync.WaitGroup
 	for range 4 {

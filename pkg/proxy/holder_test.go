@@ -78,7 +78,7 @@ func TestInAppReturnsTimeOfSlot(t *testing.T) {
 
 // A request can end while Holders reads its method and path. The test can only fail with the race
 // detector.
-func TestHoldersDuringEndOfRequests(t *testing.T) {
+func TestHoldersIsSafeWhileRequestsEnd(t *testing.T) {
 	h := newTestProxy()
 	var all sync.WaitGroup
 	h.Observe = func(*observation.Observation) {

@@ -60,7 +60,7 @@ func NewLimit(running, waiting int) *Limit {
 }
 
 // NewAdaptiveLimit returns a limit that adapts to the capacity of the user container. waiting is
-// the maximum length of the queue. If it is 0 or less, requests are not queued.
+// the maximum length of the queue. If waiting is 0 or less, requests are not queued.
 func NewAdaptiveLimit(s adapt.Settings, waiting int) *Limit {
 	m := NewLimit(s.Ceiling(), waiting)
 	m.adaptive, m.seed = adapt.New(s), maphash.MakeSeed()

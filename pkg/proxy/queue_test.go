@@ -178,7 +178,7 @@ func TestNilLimitAdmitsAll(t *testing.T) {
 	}
 }
 
-func TestLimitUnderConcurrentLoad(t *testing.T) {
+func TestLimitHoldsUnderConcurrentLoad(t *testing.T) {
 	const (
 		slots, depth = 3, 8
 		clients      = 16

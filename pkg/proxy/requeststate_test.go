@@ -280,7 +280,7 @@ func TestExpiryMatchesModelForRandomEvents(t *testing.T) {
 	})
 }
 
-func TestRequestStateConcurrentReads(t *testing.T) {
+func TestRequestStateIsSafeForConcurrentReads(t *testing.T) {
 	state := alive(&Clocks{Request: time.Hour, Idle: time.Hour, ResponseStart: time.Hour}, observation.Queued)
 	var all sync.WaitGroup
 	for range 2 {

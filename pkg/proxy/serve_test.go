@@ -253,7 +253,7 @@ func TestQueuedClientDisconnectIsLogged499(t *testing.T) {
 	})
 }
 
-func TestServeTimeoutBeforeResponse(t *testing.T) {
+func TestServeTimeoutReturnsErrorBeforeResponse(t *testing.T) {
 	for _, c := range []struct {
 		clocks Clocks
 		queued bool

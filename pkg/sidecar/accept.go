@@ -9,7 +9,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// The delay after a failed accept. It begins with minAcceptDelay and doubles up to maxAcceptDelay.
+// The delay after a failed accept. The first delay is minAcceptDelay, and each further delay is twice as
+// long, but at most maxAcceptDelay.
 const (
 	minAcceptDelay = 5 * time.Millisecond
 	maxAcceptDelay = time.Second
@@ -64,7 +65,8 @@ func (l *retryListener) Close() error {
 	return l.Listener.Close()
 }
 
-// SetDeadline sets the deadline for Accept and stops a pending retry delay.
+// SetDeadline sets the deadline for Accept. It also ends a retry delay, and Accept does not retry
+// afterwards.
 func (l *retryListener) SetDeadline(t time.Time) error {
 	l.interrupt()
 	return l.Listener.(*net.TCPListener).SetDeadline(t)

@@ -22,7 +22,8 @@ const (
 	// probeAgent is the user agent of the exec probe in Knative since 0.10.
 	probeAgent = "Knative-Queue-Proxy-Probe"
 
-	// maxProbeBody is the maximum number of response bytes to read. See [netconn.LoopbackClient].
+	// maxProbeBody is the maximum number of bytes that are read from a response body.
+	// [netconn.LoopbackClient] limits the header section.
 	maxProbeBody = 4 << 10
 )
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// An exec probe uses the memory of the sidecar container, and the server on the probed port may be
-// the user container.
+// An exec probe uses the memory of the sidecar container. The response may be large, because the server
+// on the probed port may be the user container.
 func TestExecProbeLimitsResponseSize(t *testing.T) {
 	const most = 4 << 20 // maximum garbage in bytes for about 40 probes
 	piece := bytes.Repeat([]byte("X: xxxxxxxxxxx\r\n"), 4<<10)

@@ -20,8 +20,8 @@ import (
 // by default: metrics, statistics, a concurrency limit and all timeouts. They do not run with the
 // race detector, because it makes sync.Pool drop items at random.
 
-// A frugal app sends the same response to each request and allocates nothing. A request for /hold
-// gets its response after the test has sent to free.
+// A frugal app sends the same response to each request and allocates nothing. It responds to a request
+// for /hold after the test has sent a value to free.
 type frugal struct {
 	answer     []byte
 	held, free chan struct{}
@@ -38,7 +38,7 @@ func (a *frugal) serve(c *harness.AppConn) {
 		n += k
 		end := "\r\n\r\n"
 		if bytes.HasPrefix(in, []byte("POST ")) {
-			end = "end" // end of the body, which can arrive after the header
+			end = "end" // end of the body, which can arrive in a later read than the header
 		}
 		if !bytes.HasSuffix(in[:n], []byte(end)) {
 			continue
@@ -57,8 +57,8 @@ func (a *frugal) serve(c *harness.AppConn) {
 	}
 }
 
-// frugally starts a sidecar and an app that sends answer, and returns a function that opens
-// connections to the sidecar. limit is the concurrency limit.
+// frugally starts a sidecar and an app that sends answer. The returned function opens connections to
+// the sidecar. limit is the concurrency limit.
 func frugally(t testing.TB, answer string, limit int) (*sidecar, *frugal, func() net.Conn) {
 	t.Helper()
 	a := &frugal{answer: []byte(answer), held: make(chan struct{}), free: make(chan struct{})}

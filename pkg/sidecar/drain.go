@@ -22,7 +22,7 @@ const (
 	// frame, so that they can close the connection themselves. It is at most a tenth of the maximum
 	// duration of the drain.
 	farewellLead = 2 * time.Second
-	// abortTime is how long the drain waits until the error responses to aborted requests are sent.
+	// abortTime is the maximum time for sending the error responses to aborted requests.
 	abortTime = time.Second
 	// leaveTime is the maximum time for closing connections after the listeners are closed. It is
 	// longer than the delay before the second HTTP/2 GOAWAY plus the time to receive the rest of a
@@ -32,16 +32,16 @@ const (
 )
 
 // beginDrain starts a drain or joins the running drain (docs/promises.md 3.5). While the drain is
-// running, probes fail, and clients are notified to close their connections. If ending is true, the pod
-// is terminating.
+// running, probes fail, and the engines notify clients to close their connections. ending states that
+// the pod is terminating.
 func (s *sidecar) beginDrain(ending bool) {
 	s.proxy.Drain.Begin(ending)
 	s.http2.GoAway()
 }
 
 // drain serves requests until the drain completes or the drain deadline expires. If only streams
-// remain, drain closes the listeners and returns. The streams are forwarded until the user container is
-// stopped and closes them.
+// remain, drain closes the listeners and waits for the streams until the deadline. The user container
+// closes the streams when it is stopped.
 func (s *sidecar) drain() {
 	s.beginDrain(true)
 	s.log.Info("draining",
@@ -66,15 +66,15 @@ func (s *sidecar) drain() {
 	s.log.Info("drained", zap.Stringer("outcome", outcome), zap.Duration("took", time.Since(began)))
 }
 
-// cut aborts all requests in flight because the drain deadline has expired. Later requests are
-// aborted too.
+// cut aborts all requests in flight, and all later requests, because the drain deadline has expired.
 func (s *sidecar) cut() {
 	s.log.Warn("drain deadline exceeded; aborting the remaining requests", s.inFlight()...)
 	s.proxy.Drain.Abort()
 }
 
 // stopAccepting closes the listeners for requests. Accepted requests are served until they complete
-// or the drain deadline expires. After the deadline, connections have leaveTime to close.
+// or the drain deadline expires. After the deadline, or immediately if there is no later deadline,
+// connections have leaveTime to close.
 func (s *sidecar) stopAccepting() {
 	end := time.Now()
 	if deadline := s.proxy.Drain.DeadlineAt(); deadline.After(end) {
@@ -105,8 +105,8 @@ func (s *sidecar) shutDownBoth(ctx context.Context) {
 	<-done
 }
 
-// timeToStop returns the time limit for stopping probes and telemetry, which is the time until the
-// drain deadline, but at least one second and at most stopTime.
+// timeToStop returns the time limit for stopping probes and telemetry. It is the time until the drain
+// deadline, but at least one second and at most stopTime. Without a deadline, it is stopTime.
 func (s *sidecar) timeToStop() time.Duration {
 	deadline := s.proxy.Drain.DeadlineAt()
 	if deadline.IsZero() {
@@ -174,9 +174,9 @@ func (s *sidecar) adminHandler() http.Handler {
 	})
 }
 
-// waitForDrain handles the preStop hook of the user container. It returns when the drain is complete or
+// waitForDrain handles the preStop hook of the user container. It responds when the drain is complete or
 // when only streams remain, so that the user container can stop. If only the user container restarts and
-// the pod is not terminating, it returns after one second.
+// the pod is not terminating, it responds after one second.
 func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -194,15 +194,15 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 	}
 	slot.Idle()
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // an expired deadline would make net/http assume that the client disconnected
+	_ = control.SetReadDeadline(time.Time{}) // after an expired deadline, net/http assumes that the client disconnected
 	_ = control.SetWriteDeadline(time.Time{})
-	if !s.proxy.Drain.Draining() { // log once, regardless of how many hooks are called
+	if !s.proxy.Drain.Draining() { // log once for several hooks
 		s.log.Info("drain started by the preStop hook of the user container")
 	}
 	s.beginDrain(false)
 	outcome := s.proxy.Drain.Wait(ctx)
 	lostPlace := outcome == proxy.GaveUp && r.Context().Err() == nil
-	_ = control.SetReadDeadline(time.Now()) // otherwise net/http waits for the rest of the body
+	_ = control.SetReadDeadline(time.Now()) // otherwise net/http waits for the rest of the request body
 	_ = control.SetWriteDeadline(time.Now().Add(smallAnswer))
 	if lostPlace {
 		s.refuseHook(w, r, http.StatusServiceUnavailable)

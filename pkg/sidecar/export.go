@@ -54,7 +54,7 @@ func (s *sidecar) pushOptions() metrics.PushOptions {
 }
 
 // exportSettings returns the settings for exporting one signal. protocol and endpoint are the
-// Knative settings for this signal, and collector is the OpenTelemetry collector.
+// Knative settings for this signal, and collector contains the OpenTelemetry settings.
 func (s *sidecar) exportSettings(protocol, endpoint string, collector config.Collector) export.Settings {
 	c := s.config
 	return export.Settings{

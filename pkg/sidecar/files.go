@@ -40,7 +40,7 @@ type descriptors struct {
 	small      int // maximum number of connections to each small port
 	handshakes int // maximum number of TLS handshakes on the metrics port
 
-	source status.LimitSource // source of clients; empty if there is no limit
+	source status.LimitSource // source of the limit clients; empty if there is no limit
 }
 
 // divide assigns the descriptors. limit is the process limit, maxClients is the maximum number of
@@ -74,8 +74,8 @@ func divide(limit, maxClients, concurrency int) descriptors {
 	return d
 }
 
-// limitSource returns the source of the limit on client connections. setting is MAX_CONNECTIONS, and most is the
-// result of maxConnections. In each case, 0 means no limit.
+// limitSource returns the source of limit, which is the maximum number of client connections. setting is
+// MAX_CONNECTIONS, and most is the result of maxConnections. In each case, 0 means no limit.
 func limitSource(limit, setting, most int) status.LimitSource {
 	switch {
 	case limit == 0:
@@ -122,8 +122,8 @@ type shortages struct {
 	last status.Shortage
 }
 
-// missingResource returns the resource that was exhausted if an accept or a dial failed with err,
-// and a hint for the operator.
+// missingResource returns the name of the resource whose exhaustion caused err, the error of an accept
+// or a dial, and a hint for the operator.
 func (s *shortages) missingResource(err error) (name, hint string) {
 	switch {
 	case errors.Is(err, syscall.EMFILE):

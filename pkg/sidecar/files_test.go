@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestDivideFiles(t *testing.T) {
+func TestDivideFilesBetweenClientsAndApp(t *testing.T) {
 	for _, row := range []struct {
 		limit, maxClients, concurrency int
 		want                           descriptors
@@ -30,8 +30,8 @@ func TestDivideFiles(t *testing.T) {
 	}
 }
 
-// The sum of all descriptors is at most the limit. HTTP/1 and HTTP/2 share those for the user container. Without a concurrency limit, there are at least as many
-// connections to the user container as client connections.
+// The sum of all descriptors is at most the limit. HTTP/1 and HTTP/2 share the descriptors for the user container.
+// Without a concurrency limit, there are at least as many connections to the user container as client connections.
 func TestDivideFilesFitsLimit(t *testing.T) {
 	for limit := 256; limit < 20000; limit += 7 {
 		for _, concurrency := range []int{0, 1, 10, 100, 1000} {
@@ -44,15 +44,14 @@ func TestDivideFilesFitsLimit(t *testing.T) {
 			}
 		}
 	}
-	for limit := 1; limit < 256; limit++ { // too small for the reservations
+	for limit := 1; limit < 256; limit++ { // these limits are too small for the reservations
 		if d := divide(limit, 0, 0); d.clients < 1 || d.app < 1 || d.appH2 < 1 || d.small < 1 {
 			t.Fatalf("limit %d: got %+v, want at least 1 of each", limit, d)
 		}
 	}
 }
 
-// The hint names the limit for the missing resource.
-func TestLimitSource(t *testing.T) {
+func TestLimitSourceIsLowestLimit(t *testing.T) {
 	for _, row := range []struct {
 		files, setting int
 		memory         int64

@@ -23,8 +23,8 @@ var (
 	natural = regexp.MustCompile(`^[\s\v\x{85}\p{Z}]*([0-9]+)[\s\v\x{85}\p{Z}]*$`)
 )
 
-// FuzzContainerLimits parses arbitrary cgroup files. It compares the limits with a parser that uses
-// regular expressions and big integers. Any other content means no limit.
+// FuzzContainerLimits parses arbitrary cgroup files. It compares the limits with the results of a parser
+// that uses regular expressions and big integers. If the parser does not match a file, there is no limit.
 func FuzzContainerLimits(f *testing.F) {
 	f.Add("67108864\n", "", "30000 100000\n", "", "")
 	f.Add("max\n", "9223372036854771712\n", "max 100000\n", "-1\n", "100000\n")
@@ -78,8 +78,8 @@ func ratio(a, b string) float64 {
 }
 
 // FuzzLogging builds a logger from an arbitrary configuration that names no files. NewLogger always
-// returns a logger. If the configuration is not valid JSON, it returns the default logger and logs
-// the error as one line of JSON.
+// returns a logger. If the configuration is not valid JSON, NewLogger returns the default logger and
+// logs the error as one line of JSON.
 func FuzzLogging(f *testing.F) {
 	f.Add(`{"level":"debug","encoding":"console"}`, "")
 	f.Add(`{"level":null,"encoderConfig":{"timeEncoder":"iso8601","lineEnding":"x"}}`, "warn")

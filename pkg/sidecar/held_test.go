@@ -19,19 +19,19 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Maximum live memory for the header of a queued request (docs/bounds.md, "Memory budget").
-// headExtra is in bytes and covers many fields and the connection.
+// The maximum live memory for the header of a queued request (docs/bounds.md, "Memory budget") is a
+// multiple of MAX_HEADER_BYTES plus headExtra bytes for many fields and the connection.
 const (
-	headFactor1 = 2 // multiplied by MAX_HEADER_BYTES, for HTTP/1.1
-	headFactor2 = 3 // for HTTP/2
+	headFactor1 = 2 // multiple for HTTP/1.1
+	headFactor2 = 3 // multiple for HTTP/2
 	headExtra   = 300 << 10
 )
 
 // headBytes is slightly less than the default of MAX_HEADER_BYTES.
 const headBytes = 1000 << 10
 
-// hostileHeads are headers that need a lot of memory after parsing. over lists the HTTP versions that
-// accept them.
+// hostileHeads are headers that need a lot of memory after parsing. over contains the HTTP versions in
+// which the header is valid.
 var hostileHeads = []struct {
 	name   string
 	over   string
@@ -90,7 +90,7 @@ func headOver2(fields [][2]string) []byte {
 }
 
 // crowded starts a sidecar whose only slot is in use, so that all further requests are queued. It
-// returns dial functions. Their keys are the HTTP version, with the prefix "t" for TLS.
+// returns functions that open connections. Their keys are the HTTP version, with the prefix "t" for TLS.
 func crowded(t *testing.T) (*sidecar, map[string]func() (net.Conn, error)) {
 	t.Helper()
 	a := &frugal{answer: []byte(ordinaryAnswer), held: make(chan struct{}), free: make(chan struct{})}

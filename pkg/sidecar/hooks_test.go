@@ -12,7 +12,7 @@ import (
 // A waitingHook is a waiting preStop hook.
 type waitingHook struct {
 	*fair.Slot
-	ended bool // its slot was revoked
+	ended bool // the slot of the hook was revoked
 }
 
 // addHooks adds n hooks of a client. It returns the hooks that got a slot and the last error.
@@ -29,7 +29,7 @@ func addHooks(s *fair.Semaphore, client byte, n int) (all []*waitingHook, err er
 	return all, nil
 }
 
-func TestHooksPerClientLimit(t *testing.T) {
+func TestHooksPerClientAreLimited(t *testing.T) {
 	s := newHooks()
 	all, err := addHooks(s, 1, hooksPerClient+1)
 	harness.Equal(t, len(all), hooksPerClient, "hooks of one client")

@@ -38,17 +38,17 @@ func (s *sidecar) logLimit(ctx context.Context) error {
 	}
 }
 
-// limitChanges detects changes to an adaptive limit that last for limitSettled. Other changes are
-// ignored to bound the number of log lines.
+// limitChanges detects changes to an adaptive limit that last for limitSettled. It ignores shorter
+// changes to bound the number of log lines.
 type limitChanges struct {
 	logged int       // the last logged limit, or the initial limit if none was logged
 	base   int       // the current limit
 	since  time.Time // when base was last changed
 }
 
-// note reports whether a changed limit has been stable for limitSettled, and returns the limit
-// before the change. While the state is Measuring, it reports no change, because the reason in that
-// state does not describe the limit.
+// note reports whether a changed limit has been stable for limitSettled, and returns the last logged
+// limit. While the reason is LimitMeasuring, note reports no change, because this reason does not
+// describe the limit.
 func (l *limitChanges) note(now time.Time, state *observation.LimitState) (from int, changed bool) {
 	if state.Base != l.base {
 		l.base, l.since = state.Base, now

@@ -18,8 +18,8 @@ type control = func(network, address string, c syscall.RawConn) error
 // Package net enables Multipath TCP by default. listenTCP disables Multipath TCP because the clients of
 // a pod do not use it, and because the sockets are more expensive in the kernel.
 //
-// If host is empty, the socket accepts IPv6 and IPv4. Package net would listen only on IPv4 if
-// 127.0.0.1 does not exist (see favoriteAddrFamily in package net), but an IPv6-only pod has no IPv4
+// If host is empty, the socket accepts IPv6 and IPv4. If 127.0.0.1 does not exist, package net would
+// listen only on IPv4 (see favoriteAddrFamily in package net), but an IPv6-only pod has no IPv4
 // addresses.
 func listenTCP(ctx context.Context, address string, set control) (net.Listener, error) {
 	how := net.ListenConfig{Control: set}
@@ -69,7 +69,7 @@ const (
 	// minTrafficBuffer is the minimum size of a socket buffer in bytes. With this size, a connection
 	// transfers 60 MB/s at a round-trip time of 1 ms.
 	minTrafficBuffer = 64 << 10
-	// bufferFraction is the memory limit divided by the size of a socket buffer.
+	// bufferFraction is the ratio of the memory limit to the size of a socket buffer.
 	bufferFraction = 1 << 10
 	// unlimitedBuffers is the memory limit in bytes above which the kernel chooses the buffer size.
 	unlimitedBuffers = 256 << 20
@@ -87,7 +87,7 @@ func trafficBuffer(limit int64) int {
 // limitBuffers limits the kernel memory of a connection, or of each connection that a listener accepts.
 // received and unsent are the buffer sizes in bytes. The kernel uses twice this memory. Without a limit,
 // a connection whose peer does not read uses up to 4 MiB, which counts as container memory. If the
-// platform does not support these options, limitBuffers logs one warning and returns no error.
+// platform does not support the socket options, limitBuffers logs one warning and returns no error.
 func (s *sidecar) limitBuffers(c syscall.RawConn, received, unsent int) error {
 	var in, out error
 	err := c.Control(func(fd uintptr) {

@@ -57,7 +57,7 @@ func TestSmallPortSocketBuffersAreLimited(t *testing.T) {
 	}
 }
 
-// Unread bytes of clients count as container memory.
+// Bytes that are buffered for clients count as container memory.
 func TestLowMemoryLimitsClientBuffers(t *testing.T) {
 	for limit, want := range map[int64]int{0: 0, 32 << 20: 64 << 10, 64 << 20: 64 << 10, 256 << 20: 256 << 10, 257 << 20: 0, 1 << 40: 0} {
 		harness.Equal(t, trafficBuffer(limit), want, "bytes of a buffer for a limit of", limit)
@@ -116,7 +116,7 @@ func wantTrafficBuffers(t *testing.T, conn net.Conn) {
 	}))
 }
 
-// noOptions is a socket without support for socket options.
+// noOptions is a socket on a platform that does not support the socket options.
 type noOptions struct{ syscall.RawConn }
 
 func (noOptions) Control(f func(fd uintptr)) error {

@@ -14,10 +14,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
-// NewLogger returns the configured logger and its level, which may be changed while the logger is
+// NewLogger returns the configured logger and its level. The level may be changed while the logger is
 // in use. SERVING_LOGGING_CONFIG overrides the default configuration of Knative, and
 // SERVING_LOGGING_LEVEL sets the level. If a setting is invalid, NewLogger uses the default and logs a
-// warning, because logging must not prevent serving.
+// warning, because an invalid logging configuration must not prevent serving.
 func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 	z := baseLogging()
 	var wrong []error
@@ -54,8 +54,8 @@ func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 	return log, z.Level
 }
 
-// baseLogging returns the default configuration of Knative: JSON on stderr, sampled to 100 equal
-// lines per second and every hundredth line after that.
+// baseLogging returns the default configuration of Knative, which writes JSON to stderr. The sampler
+// keeps the first 100 equal lines in each second and every hundredth line after that.
 func baseLogging() zap.Config {
 	return zap.Config{
 		Level:            zap.NewAtomicLevelAt(zap.InfoLevel),
@@ -90,8 +90,8 @@ func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 }
 
 // logStarted logs one line at startup. The line contains all settings that have a value, and the
-// warnings about settings. If there are warnings, the level is warning, so that the line appears even if
-// lower levels are disabled.
+// warnings about settings. If there are warnings, the line has the level warning, so that it is also
+// written if lower levels are disabled.
 func (s *sidecar) logStarted() {
 	settings := func(to zapcore.ObjectEncoder) error {
 		for name, value := range s.config.Values() {

@@ -107,7 +107,7 @@ func TestRequestFailureLogContainsPeerAndTraceID(t *testing.T) {
 	harness.Equal[any](t, lines[1]["traceId"], nil, "traceId without an ID")
 }
 
-// Warnings must be visible even if only warnings are logged.
+// Warnings about settings must be logged even if the level is warning.
 func TestStartLogUsesWarningLevelForWarnings(t *testing.T) {
 	for level, want := range map[string]int{"info": 2, "warn": 1} {
 		misspelt, err := config.Read([]config.EnvVar{{Name: "CONTAINER_CONCURENCY", Value: "4"}, {Name: "METRICS_NAMES", Value: "x"}})
@@ -141,7 +141,7 @@ func TestInvalidLoggingConfigUsesDefaults(t *testing.T) {
 	}
 }
 
-// An output blocks when its reader stops and the pipe is full.
+// An output blocks when its reader has stopped and the pipe is full.
 func TestBlockedLogOutputDropsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	harness.NoError(t, syscall.Mkfifo(path, 0o600))

@@ -21,12 +21,12 @@ const (
 	queuedLines = 100
 )
 
-// timedCore is a core for outputs that may block, such as a standard error that is not read.
+// timedCore is a core for outputs that may block, such as a pipe for standard error without a reader.
 // With an ordinary core, such an output would block requests, probes and the exit of the process. A
-// caller waits at most lineTime until its line is written. After a line has timed out, callers do not
-// wait until the output accepts a line again. If the queue is full, lines are dropped, and the number
-// of dropped lines is logged before the next line. The number of lines that the sampler drops is logged
-// once a minute.
+// caller waits at most lineTime until its line is written. After the wait for a line has timed out,
+// other callers do not wait for their lines until the output accepts a line again. If the queue is full,
+// lines are dropped, and the number of dropped lines is logged before the next line. The number of lines
+// that the sampler drops is logged at most once a minute.
 type timedCore struct {
 	zapcore.Core
 	output *output
@@ -46,7 +46,7 @@ type line struct {
 	core   zapcore.Core
 	entry  zapcore.Entry
 	fields []zapcore.Field
-	sync   bool // sync the core; there is no entry
+	sync   bool // the core is synced instead of writing an entry
 	done   chan error
 }
 

@@ -15,7 +15,7 @@ import (
 // garbage is the value of GOGC, which is the heap growth between two collections in percent of the
 // live heap including stacks. With the Go default of 100, a busy HTTP/2 connection needs a seventh more
 // memory. The engines allocate so little memory that the additional collections have no measurable
-// cost. The CPU time of a request is 0.96 to 1.00 of the CPU time with the default.
+// cost, because the CPU time of a request is 0.96 to 1.00 of the CPU time with the default.
 const garbage = 75
 
 // limitGarbage sets GOGC to garbage. If the environment contains GOGC, limitGarbage does nothing.
@@ -25,9 +25,9 @@ func limitGarbage() {
 	}
 }
 
-// minOutside is the minimum memory in bytes for everything outside the Go runtime. Up to 14 MiB of this
-// memory contain pages of the executable. If there is not enough memory for these pages, the kernel
-// evicts and reads them repeatedly, and the process makes no progress.
+// minOutside is the minimum memory in bytes outside the Go runtime. Up to 14 MiB of this memory contain
+// pages of the executable. If there is not enough memory for these pages, the kernel evicts and reads
+// them repeatedly, and the process makes no progress.
 const minOutside = 22 << 20
 
 // runtimeMemory returns the memory limit of the Go runtime in bytes. container is the memory limit of the
@@ -38,9 +38,9 @@ func runtimeMemory(container int64) int64 {
 	return container - max(container/5, min(minOutside, container/2))
 }
 
-// limitMemory sets the memory limit of the Go runtime according to the memory limit of the container.
-// Without this limit, the heap could grow until the kernel kills the process. If GOMEMLIMIT is set, limitMemory
-// does nothing.
+// limitMemory sets the memory limit of the Go runtime to runtimeMemory of the memory limit of the
+// container. Without this limit, the heap could grow until the kernel kills the process. If GOMEMLIMIT is
+// set, limitMemory does nothing.
 func limitMemory(cgroup fs.FS) {
 	if limit := containerMemory(cgroup); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(runtimeMemory(limit))
@@ -61,7 +61,7 @@ func memoryLimit(cgroup fs.FS) int64 {
 }
 
 const (
-	// connectionFraction is the memory limit divided by the memory for client connections.
+	// connectionFraction is the ratio of the memory limit to the memory for client connections.
 	connectionFraction = 4
 	// minMemoryConnections is the lower bound for the number of connections that is derived from
 	// the memory limit.

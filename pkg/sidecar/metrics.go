@@ -61,8 +61,8 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	return m
 }
 
-// readyReason returns the result that a queue probe would have now, without running the probes. probed is
-// false until an attempt of a probe has ended.
+// readyReason returns the result of a queue probe for the current state, without running the probes.
+// probed is false until an attempt of a probe has ended.
 func (s *sidecar) readyReason() (ready, probed bool, reason string) {
 	if s.proxy.Drain.Draining() {
 		return false, true, observation.Draining.String()
@@ -76,8 +76,8 @@ func (s *sidecar) readyReason() (ready, probed bool, reason string) {
 	return state.Ready(), true, ""
 }
 
-// resolveTime is the maximum time for resolving the host name of the metrics port. Nothing is
-// served before the name is resolved.
+// resolveTime is the maximum time for resolving the host name of the metrics port. The process serves
+// no port until the name is resolved.
 const resolveTime = time.Second
 
 // listenMetrics listens on the metrics port. It returns a nil listener if metrics are not served.
@@ -110,7 +110,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 			MaxVersion:       t.MetricsTLS.MaxVersion.V,
 			CipherSuites:     t.MetricsTLS.CipherSuites.V,
 			CurvePreferences: t.MetricsTLS.Curves.V,
-			NextProtos:       []string{"http/1.1"}, // scrapers do not need HTTP/2, and HTTP/2 streams would need bounds
+			NextProtos:       []string{"http/1.1"}, // scrapers do not need HTTP/2, and HTTP/2 streams would require bounds
 		}),
 		Max:    s.files.handshakes,
 		Bytes:  smallShake,

@@ -64,7 +64,7 @@ type sidecar struct {
 	http2   *http2.Server
 	appH2   *http2client.Client
 	pair    *certs.Watcher
-	noTLS   atomic.Pointer[error] // why the TLS port is not served although there is a certificate; nil if it is served
+	noTLS   atomic.Pointer[error] // error because of which the TLS port is not served although there is a certificate; may be nil
 	board   *status.Board
 	bounds  *bound.Recorder // bounds on the behavior of peers
 	budget  *netconn.Budget // memory for requests
@@ -94,9 +94,10 @@ type sidecar struct {
 	failed  chan error // receives the first error of a server
 }
 
-// Run serves requests until ctx is done, which means that the pod is terminating. Then it drains
-// and stops. It returns an error if a port cannot be bound or a server failed, and nil after a
-// complete drain.
+// Run serves requests until the pod terminates, which means that ctx is done or the preStop hook of this
+// container is called. Then it drains, waits until ctx is done, and stops. It returns an error if a port
+// cannot be bound, a server fails or a part cannot be stopped. A drain that ends at its deadline is not
+// an error.
 func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	cgroup := os.DirFS("/sys/fs/cgroup")
 	limitMemory(cgroup)
@@ -126,7 +127,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	}
 	if err == nil {
 		s.drain()
-		select { // the preStop hook of this container runs before SIGTERM, and the user container still needs the sidecar
+		select { // after the preStop hook of this container, the user container needs the sidecar until SIGTERM
 		case <-ctx.Done():
 		case err = <-s.failed:
 		}
@@ -136,7 +137,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	return errors.Join(err, s.stop())
 }
 
-// listeners are the ports that are served from the start. All except main may be nil.
+// listeners are the ports that the process serves from the start. All except main may be nil.
 type listeners struct {
 	main, admin, autoscaler, status net.Listener
 	metrics                         net.Listener
@@ -151,7 +152,7 @@ func (l *listeners) close() {
 	}
 }
 
-// bind listens on all ports and reads the certificate. It is called before any goroutine is started.
+// bind listens on all ports and reads the certificate. Run calls it before it starts a goroutine.
 // The returned error contains all errors of the traffic ports and the certificate, and all configuration
 // errors of the other ports. For any other error of these ports, bind only logs a warning.
 func (s *sidecar) bind() (*listeners, error) {
@@ -199,7 +200,7 @@ func (s *sidecar) bind() (*listeners, error) {
 // statusHosts returns the hosts of the status page, in the order in which they are tried.
 func (s *sidecar) statusHosts() []string {
 	if s.config.Profiling.V {
-		return []string{""} // the profiler is served to other hosts
+		return []string{""} // the profiler is served on all addresses
 	}
 	return []string{netconn.LoopbackIPv4, netconn.LoopbackIPv6}
 }
@@ -216,8 +217,8 @@ func (s *sidecar) listenFirst(port *config.Port, set control, hosts ...string) (
 	return ln, err
 }
 
-// isConfigError reports whether a port cannot be served because of the configuration
-// (docs/promises.md 3.9): it is in use, or the process lacks the permission.
+// isConfigError reports whether err shows that a port cannot be served because of the configuration
+// (docs/promises.md 3.9). In this case, the port is in use or the process lacks the permission.
 func isConfigError(err error) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)
 }
@@ -379,7 +380,7 @@ func (s *sidecar) lost() (lines, spans uint64) {
 	return lines, spans
 }
 
-// newLimit returns the configured concurrency limit.
+// newLimit returns the configured concurrency limit, or nil if there is no limit.
 func newLimit(c *config.Config) *proxy.Limit {
 	if c.ConcurrencyMode.V != config.AdaptiveConcurrency {
 		return proxy.NewLimit(c.Concurrency.V, c.QueueDepth.V)
@@ -388,7 +389,7 @@ func newLimit(c *config.Config) *proxy.Limit {
 		Min:   c.ConcurrencyMin.V,
 		Max:   c.Concurrency.V,
 		Start: c.ConcurrencyStart.V,
-		Seed:  rand.Uint64(), // so that the pods of a workload measure at different times
+		Seed:  rand.Uint64(), // different in each pod, so that the pods of a workload measure at different times
 	}, c.QueueDepth.V)
 }
 
@@ -401,8 +402,8 @@ func (s *sidecar) limit() (running, waiting int) {
 	return s.config.Concurrency.V, s.config.QueueDepth.V
 }
 
-// slots returns the requests that hold a slot, and the number of slots held for disconnected
-// clients.
+// slots returns the oldest requests that hold a slot, and the number of slots that are held for aborted
+// requests.
 func (s *sidecar) slots() (holders []observation.Holder, held int) {
 	return s.proxy.Holders(), s.proxy.Limit.Held()
 }
@@ -442,7 +443,7 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.start(func() error { return s.serveTLS(ctx, l.tls) })
 }
 
-// start runs a server on a new goroutine. An error of the server stops the process.
+// start calls run on a new goroutine. An error of run stops the process.
 func (s *sidecar) start(run func() error) {
 	s.running.Go(func() {
 		if err := run(); err != nil {
@@ -454,9 +455,9 @@ func (s *sidecar) start(run func() error) {
 	})
 }
 
-// Limits for a small port. A handler that needs more time extends the time limits. net/http adds 4 KiB
-// to smallHead. Scrapers send much shorter headers. The limit is low, because a parsed header uses
-// several times its length in memory.
+// Limits for a small port, which is a port for hooks, statistics, metrics or status. A handler that needs
+// more time extends the time limits. net/http adds 4 KiB to smallHead. smallHead is low because a parsed
+// header uses several times its length in memory, and scrapers send much shorter headers.
 const (
 	smallHead        = 16 << 10  // header of a request, in bytes
 	smallHeads       = 256 << 10 // all incomplete headers of a port, in bytes
@@ -464,9 +465,9 @@ const (
 	smallUnsent      = 32 << 10  // send buffer of a connection in bytes; the kernel uses twice this memory
 	smallConnections = 256
 	smallHandshakes  = 64               // TLS handshakes, in addition to smallConnections
-	smallShake       = 32 << 10         // client bytes of a TLS handshake: a ClientHello of 2 KiB and a certificate chain
+	smallShake       = 32 << 10         // client bytes of a TLS handshake, such as a ClientHello of 2 KiB and a certificate chain
 	smallRequest     = 10 * time.Second // until the complete request is received
-	smallAnswer      = 30 * time.Second // from then until the response is sent; a merged scrape can wait 5 s for the app
+	smallAnswer      = 30 * time.Second // from the end of the request until the response is sent; a merged scrape can wait 5 s for the app
 	smallIdle        = 3 * time.Minute  // idle time between requests; longer than the usual scrape interval
 )
 
@@ -516,7 +517,7 @@ func (s *sidecar) stop() error {
 	defer cancel()
 	err := errors.Join(s.prober.Stop(ctx), s.watcher.Close())
 	if lost := s.telemetry.close(ctx); lost != nil {
-		s.log.Warn("failed to flush telemetry", zap.Error(lost)) // lost telemetry is not a failure (docs/promises.md 3.9)
+		s.log.Warn("failed to flush telemetry", zap.Error(lost)) // not an error of Run (docs/promises.md 3.9)
 	}
 	return err
 }

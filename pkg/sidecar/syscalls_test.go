@@ -37,7 +37,7 @@ import (
 // countedRole is the environment variable that makes the test binary run the sidecar.
 const countedRole = "COUNTED_SIDECAR"
 
-// leaveOut is the environment variable that skips counting on machines that do not permit ptrace.
+// leaveOut is the environment variable that skips the test on machines that do not permit ptrace.
 const leaveOut = "WITHOUT_PTRACE"
 
 // callNames are the expected system calls in steady state. Other system calls are reported by
@@ -87,7 +87,7 @@ func TestRequestSystemCallCount(t *testing.T) {
 					talk(t, c, request, answer)
 				}
 			}
-			talkOften() // one-time work is complete after this
+			talkOften() // completes one-time work
 			before := calls.snapshot()
 			talkOften()
 			got := calls.since(before, requests)
@@ -383,7 +383,7 @@ func (c *callCounter) atCall(tid int) error {
 	}
 	idle := name == "futex" || name == "nanosleep"
 	if name == "epoll_pwait" {
-		idle = info.args[3] != 0 // a timeout other than 0: the thread blocks and does not only poll
+		idle = info.args[3] != 0 // if the timeout is not 0, the thread blocks until there is work
 	}
 	c.move(tid, call{name: name, idle: idle}, false)
 	return nil

@@ -17,8 +17,8 @@ import (
 )
 
 // telemetry contains the metrics, the request log, the tracer and the metrics push. Each part is
-// nil if it is disabled. If the settings of a part are invalid, a warning is logged and the part is
-// disabled, so that telemetry never prevents serving (docs/promises.md 3.9).
+// nil if it is disabled. Telemetry never prevents serving (docs/promises.md 3.9). If the settings of a
+// part are invalid, a warning is logged, and the part uses defaults or is disabled.
 type telemetry struct {
 	metrics *metrics.Metrics
 	log     *accesslog.Log
@@ -28,7 +28,7 @@ type telemetry struct {
 	warnings []string // problems of the settings, for the status page
 }
 
-// createTelemetry creates the telemetry.
+// createTelemetry creates the enabled parts of the telemetry.
 func (s *sidecar) createTelemetry() {
 	s.telemetry.log = s.requestLog()
 	s.telemetry.tracer = s.tracer()
@@ -87,8 +87,8 @@ func (s *sidecar) probed(o *observation.Observation) {
 	}
 }
 
-// close flushes all telemetry. The parts are flushed concurrently, so that a blocked output does not
-// use up the time for the other outputs. The error lists the lost data.
+// close flushes all telemetry and reports lost data as an error. It flushes the parts concurrently, so
+// that a blocked output does not use up the time for the other outputs.
 func (t *telemetry) close(ctx context.Context) error {
 	var all sync.WaitGroup
 	var logged, traced, pushed error

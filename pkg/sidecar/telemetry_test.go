@@ -25,8 +25,7 @@ func TestTracerRejectsOwnPorts(t *testing.T) {
 	}
 }
 
-// Previously, the command `queue-proxy why` changed the recorded readiness, which resolved an
-// alert.
+// If the command `queue-proxy why` changed the recorded readiness, it could resolve an alert.
 func TestCheckForStatusIsNotRecorded(t *testing.T) {
 	app := httptest.NewServer(http.NotFoundHandler())
 	defer app.Close()

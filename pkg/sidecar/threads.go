@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// oneThread is the maximum CPU limit for which the sidecar uses one thread. By default, Go uses at
-// least two threads, which wake each other and therefore use up the CPU quota of a period sooner. One
-// thread reduces the CPU time of a request by 11 % if the limit is 0.5 and by 20 % if it is 0.1.
+// oneThread is the maximum CPU limit in CPUs for which the sidecar uses one thread. By default, Go uses
+// at least two threads. These threads wake each other and therefore use up the CPU quota of a period
+// sooner. One thread reduces the CPU time of a request by 11 % if the limit is 0.5 and by 20 % if the
+// limit is 0.1.
 const oneThread = 0.5
 
 // limitThreads sets GOMAXPROCS to 1 if the CPU limit is at most oneThread. If the environment

@@ -27,8 +27,8 @@ func (s *sidecar) openCertificates() (*certs.Watcher, error) {
 	return pair, s.nameFiles(err)
 }
 
-// certificateOptions returns options that log each reload. Each log message begins
-// with prefix.
+// certificateOptions returns options that log each reload and each error. Each log message begins with
+// prefix.
 func (s *sidecar) certificateOptions(prefix string) certs.Options {
 	return certs.Options{
 		OnReload: func(leaf *x509.Certificate) {
@@ -113,8 +113,8 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		}
 		var err error
 		if ln, err = s.listenTLS(ctx); err != nil {
-			// An error is only logged, because a certificate that is created after startup must not
-			// interrupt plain-text requests.
+			// The error is only logged, because a certificate that is created after startup must not
+			// interrupt requests without TLS.
 			unserved := notServed(&s.config.TLSPort, err)
 			s.noTLS.Store(&unserved)
 			s.log.Error("TLS is not served", zap.Error(unserved))

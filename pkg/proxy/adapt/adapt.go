@@ -8,10 +8,10 @@
 // the chosen limit, which is called the base, with a candidate. The two limits alternate, and
 // each of them is in force for one window at a time. The goodput of a limit is the number of
 // successful responses per second while the limit is reached. By Little's law, the application
-// time is the limit divided by the goodput. The better limit has the greater power, which is
-// goodput / time^w without errors. If the goodput grows with the limit, the larger limit is
-// better. If only the application time grows, the smaller limit is better. Errors reduce the power
-// of a limit, unless they do not depend on the load.
+// time is the limit divided by the goodput. The better limit has the greater power. Without errors,
+// the power is goodput / time^w. If the goodput grows with the limit, the larger limit is better. If
+// only the application time grows, the smaller limit is better. Errors reduce the power of a limit
+// unless they do not depend on the load.
 //
 // The limiter does not reduce the limit to a few requests to measure the application time without
 // load. Both limits are measured at nearly the same time, so an application that becomes slower or
@@ -55,13 +55,13 @@ const (
 	minTimes   = 2                      // minimum duration in application times; halved during the start
 	maxTimes   = 20                     // maximum duration in application times, if this is longer than maxWindow
 	settleTime = 2                      // application times between a change to the limit and the next window; halved during the start
-	minSamples = 16                     // number of responses or errors that a window needs to end early; fewer during the start
-	enough     = 0.01                   // a window can end if the variance of the mean, relative to its square, is at most this
+	minSamples = 16                     // minimum number of responses or errors in a window that ends early; lower during the start
+	enough     = 0.01                   // maximum variance of the mean, divided by the square of the mean, for a window that ends early
 	patience   = 4                      // multiple of the maximum duration if the limit is reached and there are few responses
 )
 
-// fullShare is the fraction of the busy time during which the limit must be reached. Otherwise the
-// window is not compared with other windows.
+// fullShare is the minimum share of the busy time during which the limit is reached in a window that
+// is compared with other windows.
 const fullShare = 0.05
 
 // longestFade is the number of ticks after which controller.longest has decreased to about a third
@@ -79,9 +79,9 @@ const noAnswers = time.Second
 
 // Settings configure a [Limiter].
 type Settings struct {
-	Min   int    // minimum of the limit, but at most the ceiling; values below 1 mean 1
-	Max   int    // the ceiling; 0 or less means MaxLimit
-	Start int    // the first limit, within Min and the ceiling; 0 or less means 4
+	Min   int    // minimum limit; values below 1 mean 1, and values above the ceiling mean the ceiling
+	Max   int    // maximum limit, which is called the ceiling; 0 or less means MaxLimit
+	Start int    // first limit, which is adjusted to the range from Min to the ceiling; 0 or less means 4
 	Seed  uint64 // seed of the jitter in the length of windows
 }
 
@@ -99,9 +99,9 @@ type controller struct {
 	random   uint64
 
 	base, limit int
-	reason      observation.LimitReason // why base is the best known limit, or why it is not compared
+	reason      observation.LimitReason // reason for base, or the reason why no trial is possible
 
-	since   time.Time // when the limit came into force; zero before the first request ends
+	since   time.Time // when the limit came into force; zero until the first call to settle
 	settled bool      // the requests that end now were admitted with this limit
 	from    time.Time // start of the window
 	stretch float64   // random factor for the minimum length of the window
@@ -308,8 +308,8 @@ func (c *controller) complete() bool {
 
 // turnover returns a lower bound on the length of a window in seconds, which depends on the recent
 // time in the queue. A window should include requests from all queued clients, because clients that
-// alternate between fast and slow requests may become synchronized. The queue then contains only
-// fast requests at some times, and only slow requests at other times.
+// alternate between fast and slow requests may become synchronized. At some times, the queue then
+// contains only fast requests, and at other times only slow requests.
 func (c *controller) turnover() float64 {
 	return min(2*c.longest.Seconds(), max(2, minTimes*c.unit()))
 }

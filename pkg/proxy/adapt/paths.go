@@ -12,8 +12,8 @@ const (
 	fewRequests  = 8    // minimum number of requests for the decision
 	mostRequests = 1024 // number of requests that determine the share
 
-	// A long request is only recorded if the last short response for another path is at most as old
-	// as responding. The value is this large because many polls in the queue can delay the next short
+	// A long request is recorded only if there was a short response for another path within the time
+	// responding. This time is long enough for a queue of many polls, which can delay the next short
 	// request by several seconds.
 	responding = 10 * time.Second
 
@@ -28,8 +28,8 @@ const (
 // paths records for up to maxPaths paths whether most requests are long. Without this record, each
 // new poll would hold a slot until it becomes a long request.
 //
-// Requests to an overloaded application also become long, but they must still be counted. After many
-// short requests for a path, the path therefore only becomes long after many long requests.
+// Requests to an overloaded application also become long, but they must still be counted. If a path had
+// many short requests, many long requests are therefore necessary before the path becomes long.
 type paths struct {
 	entries [maxPaths]pathEntry
 

@@ -47,7 +47,7 @@ type Exemption uint8
 const (
 	Counted Exemption = iota // the request is counted for the adaptive limit
 	Stream                   // the request is an upgraded connection or an event stream
-	Long                     // the request, or most requests for its path, are much slower than the typical application time
+	Long                     // the request, or most requests for its path, take much longer than the typical application time
 	Client                   // the request waits for its client to send the request body or to read the response
 )
 
@@ -82,7 +82,7 @@ type Limiter struct {
 	shortened      time.Time     // time of the last response within typical
 	credit         float64       // maximum increase of log(typical)
 	polls          int           // running requests of paths with mostly long requests
-	polledAt       time.Time     // last time at which a poll ended while many polls were running
+	polledAt       time.Time     // when a poll last ended while many polls were running
 	paths          paths
 }
 
@@ -96,9 +96,9 @@ func New(s Settings) *Limiter {
 // requests.
 const mostExempt = 0.1
 
-// pollAge is how long the limit is not reported as settled after one of many polls has ended.
-// Clients usually send the next polls within this time. A poll is a request for a path with mostly
-// long requests.
+// pollAge is the time during which the limit is not reported as settled after one of many polls has
+// ended. Clients usually send the next polls within this time. A poll is a request for a path with
+// mostly long requests.
 const pollAge = time.Minute
 
 // State returns the state of the limit for the status page and for logs.

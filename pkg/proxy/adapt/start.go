@@ -25,7 +25,8 @@ type start struct {
 	turns   int   // number of windows with the current limit
 }
 
-// endStart ends a window of the start.
+// endStart ends a window during the start. It doubles the limit, ends the start, or begins another
+// window with the same limit.
 func (c *controller) endStart(now time.Time, w *tally) {
 	s := &c.start
 	s.current.add(w)

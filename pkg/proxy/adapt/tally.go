@@ -73,7 +73,7 @@ func (t *tally) noteHeld(held float64) {
 // shortestTime is the minimum application time in seconds. Shorter times are increased to it.
 const shortestTime = 1e-5
 
-// mostLong is a share of requests. If more requests became long, lower limits are not tried.
+// mostLong is the maximum share of requests that became long for which lower limits are tried.
 const mostLong = 0.2
 
 // lateWeight is the weight of a response to a disconnected client.
@@ -180,8 +180,8 @@ func (t *tally) typical() (log, variance float64) {
 	return log, max(t.logSquares/n-log*log, leastSpread*leastSpread) / n
 }
 
-// A lowest estimates the mean without load. It contains the lowest recent mean and its limit. A mean at
-// about the same limit or a lower one replaces it, even if this mean is higher.
+// A lowest estimates the mean without load. It contains the lowest recent mean and the limit at which
+// this mean was measured. A higher mean replaces it only if its limit is lower or about the same.
 type lowest struct {
 	mean  float64   // in seconds; 0 means unknown
 	limit int       // the limit at which mean was measured
@@ -211,14 +211,14 @@ type watch struct {
 }
 
 // note adds a window. It reports whether the mean has changed, and returns the direction of the
-// next candidate. The direction is down if the application became slower, and otherwise up.
+// next candidate. The direction is down if the application became slower. Otherwise it is up.
 func (w *watch) note(t *tally) (changed bool, where direction) {
 	const (
 		least  = 0.05 // minimum of the noise, as a difference between logarithms
 		alarm  = 0.4  // minimum sum of deviations that is a change
 		follow = 0.05 // share of a deviation that is added to the expected mean
 
-		// The same as least and alarm, in standard errors of a window.
+		// Alternatives to least and alarm, in standard errors of a window. The larger value is used.
 		leastErrors = 0.7
 		alarmErrors = 5
 	)

@@ -11,7 +11,7 @@ import (
 const (
 	changeStep = 0.4      // first and largest step of a search
 	finestStep = 0.2      // smallest step
-	failedStep = math.Ln2 // step to a lower candidate if most responses are errors
+	failedStep = math.Ln2 // step to a lower candidate while most responses are errors
 
 	// The last steps of a search are stepOfSpread times the spread of the application times, within
 	// finestStep and changeStep. If the spread is large, the comparison of two limits that are close
@@ -53,8 +53,8 @@ const (
 	straight = 0.8 // above this elasticity, the goodput is considered proportional to the limit
 	flat     = 0.1 // below this elasticity, the goodput is considered constant
 
-	// If one of the two limits has no response without an error, the trial ends when the other limit
-	// has fewGood of these responses.
+	// If only one of the two limits has successful responses, the trial ends after this number of
+	// successful responses.
 	fewGood = 3
 )
 
@@ -62,20 +62,20 @@ const (
 const (
 	firstRest   = 5 * time.Second // first pause; each further pause is twice as long
 	maxRest     = 80 * time.Second
-	longestRest = 4 * time.Minute // maximum of the longer pause after a candidate with less goodput or a longer application time
+	longestRest = 4 * time.Minute // maximum pause that is computed from the effect of a candidate
 
-	// maxLoss is the share of the goodput that may be lost because of trials. A longer pause limits
-	// the loss to this share, unless the pause would be longer than longestRest.
+	// maxLoss is the share of the goodput that may be lost because of trials. The pause after a
+	// candidate is long enough for this share, but it is not extended beyond longestRest.
 	maxLoss = 0.01
 
 	// maxTrialLoss is the share of the goodput that may be lost during a trial. If the loss is
 	// greater at the end of a window of the base, the base remains in force for another window.
 	maxTrialLoss = 0.015
 
-	// If a higher candidate multiplies the application time by more than harm, the next pause is
-	// rareness times as long as the candidate was in force, but at most longestRest. The candidate
-	// then has little effect on the 99th percentile. While requests wait longer than the application
-	// time, this rule does not apply.
+	// If a higher candidate multiplies the application time by more than harm, the next pause is at
+	// least rareness times as long as the time during which the candidate was in force. The candidate
+	// then has little effect on the 99th percentile. This minimum is at most longestRest, and does not
+	// apply while requests wait longer than the application time.
 	harm     = 1.22
 	rareness = 120
 )
@@ -145,14 +145,15 @@ const (
 type search struct {
 	direction direction // of the next candidate
 	step      float64   // step to a higher candidate, and maximum step if far is true
-	finest    float64   // smallest step, which depends on the spread of the application times
+	finest    float64   // step to a lower candidate, and minimum of step; depends on the spread of the application times
 	far       bool      // the next lower candidate is computed from lowest
 	rejected  int       // number of consecutive candidates with the finest step that were rejected
 	found     bool      // neither neighbor of the base is better
-	compared  [2]bool   // by direction; a candidate was rejected after the last change to the base, or there was none
+	compared  [2]bool   // by direction; since the last change to the base, a candidate was rejected or did not exist
 	lowest    lowest
 
-	// The pauses between trials and their ends, by direction. They apply after the limit is found.
+	// The pauses between trials and the ends of these pauses, by direction. The pauses apply after the
+	// limit is found.
 	rest    [2]time.Duration
 	until   [2]time.Time
 	pressed time.Time // end of the pause for higher candidates while requests wait longer than the application time
@@ -308,7 +309,7 @@ type outcome struct {
 	better     bool    // the candidate is better than the base
 	elasticity float64 // logarithm of the growth of the goodput, divided by the logarithm of the growth of the limit
 	errors     float64 // estimated change in the logarithm of the share of successful responses that the limit causes
-	silent     bool    // neither limit has a response without an error
+	silent     bool    // all responses with both limits are errors, or there are no responses
 }
 
 // outcome compares the candidate with the base.
@@ -348,8 +349,8 @@ func (t *trial) outcome(base int) (o outcome) {
 	return o
 }
 
-// decide ends the trial if its result is clear, and begins the next window. It reports whether the
-// trial ended.
+// decide ends the trial and begins the next window if the result of the trial is clear. It reports
+// whether the trial ended.
 func (c *controller) decide(now time.Time) bool {
 	o := c.trial.outcome(c.base)
 	if !o.decided {

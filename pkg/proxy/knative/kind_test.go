@@ -155,7 +155,7 @@ func TestKindOfUsesFirstMatch(t *testing.T) {
 	}
 }
 
-func TestAnsweredKinds(t *testing.T) {
+func TestSidecarAnswersKnativeProbes(t *testing.T) {
 	for _, c := range []struct {
 		kind observation.Kind
 		want bool

@@ -81,8 +81,8 @@ type Report struct {
 	InFlight, ProxiedInFlight int
 
 	// Last contains the averages for the last full second. Last6 and Last60 contain the averages for the last 6 and
-	// 60 full seconds. If there are fewer full seconds since the start, only these are used, because a new pod under
-	// load would otherwise appear idle.
+	// the last 60 full seconds, or for all full seconds since the start if there are fewer. If the averages included
+	// the time before the start, a new pod under load would appear idle.
 	Last, Last6, Last60 Window
 
 	// Uptime is the time from the start to the end of the last full second. If it is 0, no full second has passed,

@@ -175,7 +175,8 @@ func compare(t *testing.T, seed uint64, got Report, events []change, now time.Du
 	}
 }
 
-// naive computes the window over the seconds from..to from events.
+// naive computes a window as the sum over events. The window contains the seconds from the second from up to,
+// but not including, the second to.
 func naive(events []change, from, to int) Window {
 	var w Window
 	if from == to {
