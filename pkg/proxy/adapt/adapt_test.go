@@ -440,3 +440,28 @@ func TestLimitIsNotSettledBetweenPolls(t *testing.T) {
 	harness.Equal(t, all, counted, "requests that are not counted after the polls")
 	harness.Equal(t, l.State().Settled, 0, "settled limit")
 }
+
+func TestTrialAfterSilentTrialLimitsLoss(t *testing.T) {
+	window := func(limit int, r Result) *tally {
+		w := &tally{limit: limit, lasted: 1, busy: 1, full: 1}
+		for i := range 4 * limit {
+			w.note([]float64{0.001, 0.001, 0.001, 0.001, 0.001, 0.001, 0.001, 2}[i%8], true, r)
+		}
+		return w
+	}
+	now := time.Unix(1000, 0)
+	c := newController(Settings{Max: 100, Start: 16})
+	c.start, c.reason = start{}, observation.LimitErrors
+	c.trial = trial{limit: 8, turns: 1, began: now, base: *window(16, Failed), candidate: *window(8, Failed)}
+	harness.Equal(t, c.decide(now), true, "the silent trial has ended")
+	harness.Equal(t, c.limit, 4, "next candidate")
+
+	// The application recovers. The candidate reduces the goodput by three quarters, but the spread of the
+	// application times is too large for a decision.
+	now = now.Add(time.Second)
+	c.endCandidate(now, window(4, Answered))
+	now = now.Add(time.Second)
+	c.endBase(now, window(16, Answered))
+	harness.Equal(t, c.trial.limit, 4, "the trial continues with the candidate")
+	harness.Equal(t, c.limit, 16, "limit in force after the candidate has reduced the goodput")
+}

@@ -368,7 +368,7 @@ func (c *controller) decide(now time.Time) bool {
 	switch {
 	case o.silent && c.further(t.limit) != t.limit:
 		c.trial.limit = c.further(t.limit) // the next trial compares the same base with a further candidate
-		c.trial.turns++
+		c.trial.turns, c.trial.began = 1, now
 		c.put(now, c.trial.limit)
 		return true
 	case o.silent:
