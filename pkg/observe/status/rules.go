@@ -19,10 +19,11 @@ const (
 	hangTime     = 30 * time.Second // time without a response
 	slowTime     = time.Second      // time in the application that is long if its usual time is not known
 
-	longFactor  = 2                      // ratio of the time of a request that hangs to the longest time of other requests
+	longFactor  = 2                      // ratio of the time of a request that hangs, or of slow requests, to the longest time of other requests
 	firstTime   = 2 * time.Minute        // time in the application after which the first request hangs with high confidence
 	slowFactor  = 3                      // ratio of the median time to the usual time in the application
 	minSlow     = 100 * time.Millisecond // median time of an application that is slower than usual
+	mixShare    = 0.01                   // earlier requests of one kind, as a share of all requests, so that their share may increase
 	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
 	minQueued   = 200 * time.Millisecond // 99th percentile of the time in the queue
 	sameFactor  = 1.3                    // maximum ratio of two times that are equal for the rules
@@ -487,8 +488,8 @@ func readinessAction(r observation.Readiness) string {
 	return "Check the application log and the probe."
 }
 
-// checkSlow detects an application that is slower than usual. If the usual time is not known or is long, the
-// confidence is low.
+// checkSlow detects an application that is slower than usual. If the usual time is not known or is long, or if the mix
+// of requests may have changed, the confidence is low.
 //
 // All samples have the same weight, because a slow application sends fewer responses than a fast application.
 func checkSlow(e *evidence) (m match, ok bool) {
@@ -501,6 +502,10 @@ func checkSlow(e *evidence) (m match, ok bool) {
 	if threshold := max(minSlow, slowFactor*e.usual); e.usual > 0 && p50 >= threshold {
 		m.confidence, m.since = high, e.slowSinceLocked(threshold)
 		m.numbers += fmt.Sprintf("; usual p50 %v", brief(e.usual))
+		if e.board.mayBeMixLocked(p50, inMilliseconds(times99.percentile(0.5))) {
+			m.confidence = low
+			m.numbers += "; there may be more slow requests than usual"
+		}
 		return m, true
 	}
 	if p50 < slowTime {

@@ -238,6 +238,26 @@ var ruleTests = []ruleTest{
 		b.sampled(100, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
 		b.sampled(1000, func() { b.observe(10, observation.OK, 400*time.Millisecond) })
 	}, "p50 431ms, p99 431ms in the last minute; usual p50 54ms", high, 1000 * time.Second},
+	{"more slow requests than usual", "app-slow", func(b *Board) {
+		b.sampled(100, func() {
+			b.observe(9, observation.OK, 50*time.Millisecond)
+			b.observe(1, observation.OK, 400*time.Millisecond)
+		})
+		b.sampled(35, func() {
+			b.observe(4, observation.OK, 50*time.Millisecond)
+			b.observe(6, observation.OK, 400*time.Millisecond)
+		})
+	}, "p50 431ms, p99 431ms in the last minute; usual p50 54ms; there may be more slow requests than usual", low, 35 * time.Second},
+	{"fast and slow requests become slower", "app-slow", func(b *Board) {
+		b.sampled(100, func() {
+			b.observe(9, observation.OK, 50*time.Millisecond)
+			b.observe(1, observation.OK, 400*time.Millisecond)
+		})
+		b.sampled(35, func() {
+			b.observe(9, observation.OK, 400*time.Millisecond)
+			b.observe(1, observation.OK, 3200*time.Millisecond)
+		})
+	}, "p50 431ms, p99 3.4s in the last minute; usual p50 54ms", high, 35 * time.Second},
 	{"slow since the start", "app-slow", func(b *Board) {
 		b.loaded(1, 0)
 		b.sampled(100, func() {
