@@ -27,6 +27,7 @@ const (
 	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
 	minQueued   = 200 * time.Millisecond // 99th percentile of the time in the queue
 	sameFactor  = 1.3                    // maximum ratio of two times that are equal for the rules
+	minHung     = 10                     // requests without a response after which the application hangs, even if they ended in less than hangTime
 	minFailures = 3                      // minimum number of failures, so that a rare failure is not a problem
 	memoryShare = 0.8                    // memory of requests, as a share of the budget
 
@@ -412,7 +413,10 @@ func checkHang(e *evidence) (m match, ok bool) {
 			action: "Compare the response times of the application with the timeouts of the clients. " +
 				"If the application hangs, take a thread dump and restart the pod.",
 		}
-		if app.Responding > 0 {
+		switch {
+		case left < minHung && e.now.Sub(m.since) < hangTime:
+			m.confidence = low // a few clients with short timeouts
+		case app.Responding > 0:
 			m.confidence = medium
 		}
 	default:

@@ -159,6 +159,23 @@ var ruleTests = []ruleTest{
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(31, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
 	}, "30 requests did not receive a response in the last 30s (timeout or client disconnect); last response 31s ago", high, 31 * time.Second},
+	{"three disconnects after an idle period", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
+		b.sampled(60, func() {})
+		b.sampled(3, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
+	}, "3 requests did not receive a response in the last 30s (timeout or client disconnect); last response 1m3s ago", low, 3 * time.Second},
+	{"ten disconnects after an idle period", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
+		b.sampled(60, func() {})
+		b.sampled(5, func() { b.observe(2, observation.ClientGone, 2*time.Second) })
+	}, "10 requests did not receive a response in the last 30s (timeout or client disconnect); last response 1m5s ago", high, 5 * time.Second},
+	{"a disconnect every 9 seconds", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
+		b.sampled(5, func() {
+			b.observe(1, observation.ClientGone, 2*time.Second)
+			b.sampled(8, func() {})
+		})
+	}, "3 requests did not receive a response in the last 30s (timeout or client disconnect); last response 45s ago", high, 45 * time.Second},
 	{"full queue that is empty for a moment", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.holding(2, observation.Waiting, time.Now())
