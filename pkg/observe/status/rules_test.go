@@ -534,6 +534,24 @@ func TestWhyFitsOnScreen(t *testing.T) {
 	checkScreen(t, s.text(), "problem: ")
 }
 
+func TestWhyPrintsCompleteWarnings(t *testing.T) {
+	long := strings.Repeat("long words ", 25) + "end" // four lines
+	for _, c := range []struct {
+		n    int
+		want string
+	}{
+		{1, "end pod hello-1"},
+		{3, "end pod hello-1"},
+		{9, "end 6 warnings not shown; run why -o json pod hello-1"},
+	} {
+		b := idle()
+		b.sources.Warnings = func() []string { return slices.Repeat([]string{long}, c.n) }
+		s := b.snapshot()
+		checkScreen(t, s.text(), c.want)
+		harness.Equal(t, strings.Count(s.text(), "end\n"), min(c.n, 3), c.n, "complete warnings")
+	}
+}
+
 func TestReadinessActionDependsOnReason(t *testing.T) {
 	seen := map[string]bool{}
 	for _, word := range observation.ReadinessWords() {
