@@ -137,6 +137,7 @@ func (s *sidecar) logFailure(o *observation.Observation) {
 		zap.Duration("took", o.End.Sub(o.Start)),
 		zap.Duration("queued", o.Queued()),
 		zap.Bool("cutShort", o.Begun),
+		zap.Bool("reset", o.Reset),
 		zap.String("peer", observation.Shown(o.Remote)),
 	}
 	if id := o.LogTraceID(); id != "" {

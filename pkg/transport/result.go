@@ -11,7 +11,7 @@ type Result struct {
 	Begun     bool      // the status of the final response from the user container was sent to the client
 	Upgraded  bool      // the exchange became a tunnel
 	Replayed  bool      // the request was sent twice (docs/promises.md 3.7)
-	Reset     bool      // the client's stream was reset, so no response can be sent (docs/promises.md 3.12)
+	Reset     bool      // the client's stream was reset before a response (docs/promises.md 3.12); Status is then not sent
 	In, Out   int64     // content bytes from the client and to the client, including responses from the sidecar
 	FirstByte time.Time // time of the first byte of the final response; zero if there was none
 	Held      Held      // the exchange with the user container, if it may still process the request; otherwise nil

@@ -94,7 +94,7 @@ func TestJSONLineContainsAllFields(t *testing.T) {
 	}}, o)
 	want := `{"timestamp":"2026-08-21T10:00:00.000001Z","severity":"INFO","logger":"queueproxy.request","message":"request",` +
 		`"kind":"traffic","method":"POST","target":"/a?b=%zz","host":"app.example.com","protocol":"HTTP/1.1","status":200,` +
-		`"grpcStatus":"","reason":"ok","phase":"streaming","cutShort":false,"upgraded":false,"replayed":true,"activator":true,` +
+		`"grpcStatus":"","reason":"ok","phase":"streaming","cutShort":false,"reset":false,"upgraded":false,"replayed":true,"activator":true,` +
 		`"requestBytes":3,"responseBytes":5,"queueMs":2.000,"appMs":8.000,"firstByteMs":5.000,"totalMs":10.000,` +
 		`"remote":"192.0.2.1:1234","userAgent":"it's \"me\"","referer":"http://r/\\","traceId":"4bf92f3577b34da6a3ce929d0e0e4736",` +
 		`"namespace":"ns","service":"svc","configuration":"cfg","revision":"rev","pod":"pod-1","podIp":"10.0.0.1"}` + "\n"
@@ -112,6 +112,12 @@ func TestJSONLineOfQueuedRequestContainsNull(t *testing.T) {
 	} {
 		harness.Contains(t, got, want, "line")
 	}
+}
+
+func TestJSONLineContainsResetOfStream(t *testing.T) {
+	o := get("/")
+	o.Status, o.Reason, o.Begun, o.Reset = 502, observation.AppReset, false, true
+	harness.Contains(t, written(t, Options{}, o), `"cutShort":false,"reset":true`, "line")
 }
 
 func TestSeverityDependsOnCause(t *testing.T) {

@@ -38,6 +38,7 @@ func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, template
 	b = append(append(b, `","reason":"`...), o.Reason.String()...)
 	b = append(append(b, `","phase":"`...), o.Phase.String()...)
 	b = strconv.AppendBool(append(b, `","cutShort":`...), o.Begun && o.Reason != observation.OK)
+	b = strconv.AppendBool(append(b, `,"reset":`...), o.Reset)
 	b = strconv.AppendBool(append(b, `,"upgraded":`...), o.Upgraded)
 	b = strconv.AppendBool(append(b, `,"replayed":`...), o.Replayed)
 	b = strconv.AppendBool(append(b, `,"activator":`...), o.Proxied)

@@ -19,13 +19,15 @@ const (
 	hangTime     = 30 * time.Second // time without a response
 	slowTime     = time.Second      // time in the application that counts as long if the usual time is not known
 
-	longFactor  = 2                      // minimum ratio of the time of a request that hangs to the longest time of other requests
+	longFactor  = 2                      // minimum ratio of the time of a request that hangs, or of slow requests, to the longest time of other requests
 	firstTime   = 2 * time.Minute        // time in the application after which the first request hangs with high confidence
 	slowFactor  = 3                      // minimum ratio of the median time to the usual time in a slow application
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
+	mixShare    = 0.01                   // minimum share of slow requests among the earlier requests for which their share may have increased
 	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
 	minQueued   = 200 * time.Millisecond // minimum time in the queue that is a problem (99th percentile)
 	sameFactor  = 1.3                    // maximum ratio of two times that count as equal
+	minHung     = 10                     // minimum number of requests without a response, if each ended in less than hangTime
 	minFailures = 3                      // minimum number of failures that are a problem
 	memoryShare = 0.8                    // share of the memory budget that requests use
 
@@ -411,7 +413,10 @@ func checkHang(e *evidence) (m match, ok bool) {
 			action: "Compare the response times of the application with the timeouts of the clients. " +
 				"If the application hangs, take a thread dump and restart the pod.",
 		}
-		if app.Responding > 0 {
+		switch {
+		case left < minHung && e.now.Sub(m.since) < hangTime:
+			m.confidence = low // a few clients with short timeouts
+		case app.Responding > 0:
 			m.confidence = medium
 		}
 	default:
@@ -487,8 +492,8 @@ func readinessAction(r observation.Readiness) string {
 	return "Check the application log and the probe."
 }
 
-// checkSlow detects an application that is slower than usual. It also detects a median time of at least slowTime. In
-// this case, the confidence is low, because this time may be normal for the application.
+// checkSlow detects an application that is slower than usual. It also detects a median time of at least slowTime. The
+// confidence is low if the usual time is long or unknown, or if only the mix of requests may have changed.
 //
 // All samples have the same weight, because a slow application sends fewer responses than a fast application.
 func checkSlow(e *evidence) (m match, ok bool) {
@@ -501,6 +506,10 @@ func checkSlow(e *evidence) (m match, ok bool) {
 	if threshold := max(minSlow, slowFactor*e.usual); e.usual > 0 && p50 >= threshold {
 		m.confidence, m.since = high, e.slowSinceLocked(threshold)
 		m.numbers += fmt.Sprintf("; usual p50 %v", brief(e.usual))
+		if e.board.mayBeMixLocked(p50, inMilliseconds(times99.percentile(0.5))) {
+			m.confidence = low
+			m.numbers += "; there may be more slow requests than usual"
+		}
 		return m, true
 	}
 	if p50 < slowTime {

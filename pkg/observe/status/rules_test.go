@@ -159,6 +159,23 @@ var ruleTests = []ruleTest{
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(31, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
 	}, "30 requests did not receive a response in the last 30s (timeout or client disconnect); last response 31s ago", high, 31 * time.Second},
+	{"three disconnects after an idle period", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
+		b.sampled(60, func() {})
+		b.sampled(3, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
+	}, "3 requests did not receive a response in the last 30s (timeout or client disconnect); last response 1m3s ago", low, 3 * time.Second},
+	{"ten disconnects after an idle period", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
+		b.sampled(60, func() {})
+		b.sampled(5, func() { b.observe(2, observation.ClientGone, 2*time.Second) })
+	}, "10 requests did not receive a response in the last 30s (timeout or client disconnect); last response 1m5s ago", high, 5 * time.Second},
+	{"a disconnect every 9 seconds", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
+		b.sampled(5, func() {
+			b.observe(1, observation.ClientGone, 2*time.Second)
+			b.sampled(8, func() {})
+		})
+	}, "3 requests did not receive a response in the last 30s (timeout or client disconnect); last response 45s ago", high, 45 * time.Second},
 	{"full queue that is empty for a moment", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.holding(2, observation.Waiting, time.Now())
@@ -238,6 +255,26 @@ var ruleTests = []ruleTest{
 		b.sampled(100, func() { b.observe(10, observation.OK, 50*time.Millisecond) })
 		b.sampled(1000, func() { b.observe(10, observation.OK, 400*time.Millisecond) })
 	}, "p50 431ms, p99 431ms in the last minute; usual p50 54ms", high, 1000 * time.Second},
+	{"more slow requests than usual", "app-slow", func(b *Board) {
+		b.sampled(100, func() {
+			b.observe(9, observation.OK, 50*time.Millisecond)
+			b.observe(1, observation.OK, 400*time.Millisecond)
+		})
+		b.sampled(35, func() {
+			b.observe(4, observation.OK, 50*time.Millisecond)
+			b.observe(6, observation.OK, 400*time.Millisecond)
+		})
+	}, "p50 431ms, p99 431ms in the last minute; usual p50 54ms; there may be more slow requests than usual", low, 35 * time.Second},
+	{"fast and slow requests become slower", "app-slow", func(b *Board) {
+		b.sampled(100, func() {
+			b.observe(9, observation.OK, 50*time.Millisecond)
+			b.observe(1, observation.OK, 400*time.Millisecond)
+		})
+		b.sampled(35, func() {
+			b.observe(9, observation.OK, 400*time.Millisecond)
+			b.observe(1, observation.OK, 3200*time.Millisecond)
+		})
+	}, "p50 431ms, p99 3.4s in the last minute; usual p50 54ms", high, 35 * time.Second},
 	{"slow since the start", "app-slow", func(b *Board) {
 		b.loaded(1, 0)
 		b.sampled(100, func() {
@@ -495,6 +532,24 @@ func TestWhyFitsOnScreen(t *testing.T) {
 	}
 	s := b.snapshot()
 	checkScreen(t, s.text(), "problem: ")
+}
+
+func TestWhyPrintsCompleteWarnings(t *testing.T) {
+	long := strings.Repeat("long words ", 25) + "end" // four lines
+	for _, c := range []struct {
+		n    int
+		want string
+	}{
+		{1, "end pod hello-1"},
+		{3, "end pod hello-1"},
+		{9, "end 6 warnings not shown; run why -o json pod hello-1"},
+	} {
+		b := idle()
+		b.sources.Warnings = func() []string { return slices.Repeat([]string{long}, c.n) }
+		s := b.snapshot()
+		checkScreen(t, s.text(), c.want)
+		harness.Equal(t, strings.Count(s.text(), "end\n"), min(c.n, 3), c.n, "complete warnings")
+	}
 }
 
 func TestReadinessActionDependsOnReason(t *testing.T) {

@@ -191,7 +191,8 @@ type Board struct {
 	taken    int                // number of samples since the start
 	noted    uint64             // number of failures since the start
 	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
-	baseline [numBuckets]uint64 // times of requests in the app since the start, except while the app is slow
+	baseline [numBuckets]uint64 // times of requests in the app since the start, except while the app is slow, and except recent
+	recent   [2]counts          // times of the newest samples (see addTimesLocked)
 
 	lastResponse time.Time   // time of the last sample with responses from the app, or of New
 	unready      []time.Time // times at which the user container became unready; the oldest time is first
@@ -382,11 +383,13 @@ func (b *Board) sample() {
 		b.lastResponse = e.now
 	}
 	e.latest = e.latestLocked()
+	wasSlow := b.existsLocked(slow)
 	b.updateLocked(e)
-	if !b.existsLocked(slow) {
-		for i, n := range times {
-			b.baseline[i] += uint64(n)
-		}
+	switch isSlow := b.existsLocked(slow); {
+	case wasSlow && !isSlow:
+		b.recent = [2]counts{} // times from the start of the slow period
+	case !isSlow:
+		b.addTimesLocked(&times)
 	}
 }
 
@@ -484,12 +487,15 @@ const (
 	shortest    = time.Millisecond / 16 // upper bound of the first bucket
 )
 
-func (h *histogram) add(d time.Duration) {
-	i := 0
-	if d > shortest { // most requests do not wait for a slot
-		i = int(math.Ceil(perDoubling * math.Log2(float64(d)/float64(shortest))))
+func (h *histogram) add(d time.Duration) { h.buckets[bucketOf(d)].Add(1) }
+
+// bucketOf returns the index of the bucket for a duration.
+func bucketOf(d time.Duration) int {
+	if d <= shortest { // most requests do not wait for a slot
+		return 0
 	}
-	h.buckets[min(i, len(h.buckets)-1)].Add(1)
+	i := int(math.Ceil(perDoubling * math.Log2(float64(d)/float64(shortest))))
+	return min(i, numBuckets-1)
 }
 
 // counts contains the values of a histogram, by bucket.

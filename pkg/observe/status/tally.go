@@ -68,14 +68,50 @@ const minUsual = 100
 // usualLocked returns the median time of a request in the app since the start, or 0 if there were fewer than
 // minUsual requests. b.mu must be held.
 func (b *Board) usualLocked() time.Duration {
+	all := b.baseline
 	var n uint64
-	for _, c := range b.baseline {
-		n += c
+	for i := range all {
+		all[i] += uint64(b.recent[0][i]) + uint64(b.recent[1][i])
+		n += all[i]
 	}
 	if n < minUsual {
 		return 0
 	}
-	return inMilliseconds(percentile(b.baseline[:], 0.5))
+	return inMilliseconds(percentile(all[:], 0.5))
+}
+
+// recentSamples is the minimum number of samples after which the times of requests are added to the baseline.
+const recentSamples = 30
+
+// addTimesLocked adds the times of the last sample to recent, and older times from recent to the baseline. If the
+// application becomes slow, the baseline therefore does not contain its first slow requests. b.mu must be held.
+func (b *Board) addTimesLocked(times *counts) {
+	for i, n := range times {
+		b.recent[0][i] += n
+	}
+	if b.taken%recentSamples != 0 {
+		return
+	}
+	for i, n := range b.recent[1] {
+		b.baseline[i] += uint64(n)
+	}
+	b.recent[1], b.recent[0] = b.recent[0], counts{}
+}
+
+// mayBeMixLocked reports whether requests in the app can have the median p50 and the 99th percentile p99 only because
+// there are more slow requests than before. This is not possible if almost no earlier request took about as long as
+// p50, or if the slowest requests also became slower. b.mu must be held.
+func (b *Board) mayBeMixLocked(p50, p99 time.Duration) bool {
+	const about = 2 // maximum difference of two buckets whose times are about the same
+	at := bucketOf(p50)
+	var near, all uint64
+	for i, n := range b.baseline {
+		all += n
+		if i >= at-about && i <= at+about {
+			near += n
+		}
+	}
+	return all < minUsual || float64(near) >= mixShare*float64(all) && p99 < longFactor*inMilliseconds(percentile(b.baseline[:], 0.99))
 }
 
 // longestLocked returns the longest time of a request in the app in the last five minutes, or 0 if there was no response.

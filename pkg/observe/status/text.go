@@ -50,17 +50,21 @@ func (s *snapshot) text() string {
 	if m := s.Memory; m != nil {
 		t.add(1, fmt.Sprintf("memory used by requests: %s of %s", megabytes(m.Used), megabytes(m.Limit)))
 	}
-	if len(s.Warnings) > 0 {
-		t.add(2, "warning: "+strings.Join(s.Warnings, "; "))
-	}
-	if s.Pod != "" {
-		pod := "pod " + s.Pod
-		if s.Namespace != "" {
-			pod += ", namespace " + s.Namespace
-		}
-		t.add(1, pod)
-	}
+	pod := s.podText()
+	t.addWarnings(s.Warnings, maxLines-len(pod))
+	t.add(1, pod...)
 	return t.String()
+}
+
+// podText returns a line with the name of the pod, or nil if the name is unknown.
+func (s *snapshot) podText() []string {
+	switch {
+	case s.Pod == "":
+		return nil
+	case s.Namespace == "":
+		return []string{"pod " + s.Pod}
+	}
+	return []string{"pod " + s.Pod + ", namespace " + s.Namespace}
 }
 
 // A text contains at most maxLines lines of at most maxWidth characters.
@@ -87,6 +91,24 @@ func (t *text) add(limit int, paragraphs ...string) {
 		t.WriteString(line + "\n")
 	}
 	t.lines += len(lines)
+}
+
+// addWarnings adds the warnings that fit completely if the text has at most the given number of lines, and the number of
+// the other warnings.
+func (t *text) addWarnings(warnings []string, lines int) {
+	for i, w := range warnings {
+		paragraph := "warning: " + w
+		n := len(wrap(paragraph))
+		left := len(warnings) - i
+		if left > 1 {
+			n++ // for the number of the other warnings
+		}
+		if t.lines+n > lines {
+			t.add(1, message.Count(left, "warning")+" not shown; run why -o json")
+			return
+		}
+		t.add(n, paragraph)
+	}
 }
 
 // wrap breaks a paragraph into lines. The first line has the indent of the paragraph. The indent of all other lines is

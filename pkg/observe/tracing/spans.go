@@ -165,7 +165,9 @@ func (a *attributes) addServer(o *observation.Observation, m method) {
 	a.string("queueproxy.reason", o.Reason.String())
 	a.string("queueproxy.phase", o.Phase.String())
 	a.method(m)
-	if o.Status != 0 {
+	if o.Reset {
+		a.isTrue("queueproxy.reset") // no status was sent
+	} else if o.Status != 0 {
 		a.int("http.response.status_code", int64(o.Status))
 	}
 	a.rpc(o.RPC)

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opencensus.io/trace"
+
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -99,6 +101,15 @@ func TestUpgradeSpanHasFirstByteEvent(t *testing.T) {
 	r.End(get("/"))
 	if got := recorded.spans[0].Annotations; len(got) != 1 || got[0].Message != "first byte" {
 		t.Errorf("%s: got %v, want the first byte", recorded.spans[0].Name, got)
+	}
+}
+
+func TestSpanOfResetStreamHasNoStatus(t *testing.T) {
+	o := get("/")
+	o.Status, o.Reason, o.Reset, o.FirstByte = 502, observation.AppReset, true, time.Time{}
+	for _, s := range spansOf(newTracer(t, always, inW3C), carrying(http.Header{}), o) {
+		harness.Equal(t, s.Attributes["http.response.status_code"], nil, s.Name, "status")
+		harness.Equal(t, s.Attributes["queueproxy.reset"] == true, s.SpanKind == trace.SpanKindServer, s.Name, "reset")
 	}
 }
 

@@ -213,6 +213,26 @@ func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 	}
 }
 
+// The 101 response arrives before the timeout, but after a response that the client does not read.
+func TestTimeoutBeforeUpgradeReturns504(t *testing.T) {
+	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 6<<10) + "\r\n\r\n"
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		conn.Request()
+		conn.Send(strings.Repeat(hint, 4) + "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		conn.Hang()
+	}), func(p *proxy.Proxy, s *proxytest.Options) {
+		p.Clocks = proxy.Clocks{Request: time.Second}
+		s.Narrow = true
+	})
+	client := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, server.Address)
+	client.Send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	o := server.Observed(1)[0]
+	harness.Equal(t, o.Reason, observation.RequestTimeout, "reason")
+	harness.Equal(t, o.Status, 504, "status")
+	harness.Equal(t, o.Phase, observation.Waiting, "phase")
+	harness.Equal(t, o.Upgraded || o.Begun, false, "upgraded")
+}
+
 // The client does not read the bytes that arrived before the invalid chunk.
 func TestUnreadTruncatedResponseTimesOut(t *testing.T) {
 	begun := make(chan struct{})

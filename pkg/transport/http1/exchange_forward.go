@@ -55,7 +55,6 @@ func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 		}
 		x.failed(&c.Call, &result, killed, err)
 	case r.Head.Status == http.StatusSwitchingProtocols:
-		c.Began(&result, r.Head.Status)
 		x.tunnel(r, &result)
 	default:
 		x.respond(&c.Call, &r.Head, r, &result)

@@ -2,7 +2,10 @@ package http2_test
 
 import (
 	"context"
+	"crypto/sha1"
+	"encoding/base64"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -220,6 +223,32 @@ func TestInformationalResponsesOfCanceledRequests(t *testing.T) {
 
 // shortTimeout ends requests while their informational responses are forwarded.
 func shortTimeout(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond }
+
+// The 101 response arrives before the timeout, but after responses that the client does not read.
+func TestTimeoutBeforeWebSocketReturns504(t *testing.T) {
+	const hint = "HTTP/1.1 103 Early Hints\r\nLink: "
+	long := hint + strings.Repeat("~", 200<<10) + "\r\n\r\n"
+	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		m := conn.Request()
+		accept := sha1.Sum([]byte(m.Get("sec-websocket-key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+		conn.Send(long + long + hint + "x\r\n\r\nHTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+			"Sec-WebSocket-Accept: " + base64.StdEncoding.EncodeToString(accept[:]) + "\r\n\r\n")
+		conn.Hang()
+	}), func(p *proxy.Proxy, s *proxytest.Options) {
+		p.Clocks.Request = time.Second
+		s.Narrow = true
+	})
+	nc := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, server.Address)
+	nc.Send(xhttp2.ClientPreface)
+	c := harness.NewFrames(nc)
+	harness.NoError(t, c.WriteSettings())
+	harness.NoError(t, c.WriteHead(1, false, ":method", "CONNECT", ":protocol", "websocket", ":scheme", "http", ":authority", "a", ":path", "/"))
+	o := server.Observed(1)[0]
+	harness.Equal(t, o.Reason, observation.RequestTimeout, "reason")
+	harness.Equal(t, o.Status, 504, "status")
+	harness.Equal(t, o.Phase, observation.Waiting, "phase")
+	harness.Equal(t, o.Upgraded || o.Begun, false, "upgraded")
+}
 
 // A reset before the response reaches an HTTP/2 client, see TestAppResetIsForwarded.
 func TestAppResetReturns502OverHTTP1(t *testing.T) {

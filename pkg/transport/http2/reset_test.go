@@ -39,7 +39,8 @@ func TestAppResetIsForwarded(t *testing.T) {
 				harness.Equal(t, got, fmt.Sprintf("\nbody \"\" reset %v", c.client), "response")
 				o := harness.Receive(t, a.observations, "observation")
 				harness.Equal(t, o.Reason, observation.AppReset, "reason")
-				harness.Equal(t, o.Status, http.StatusBadGateway, "status in the log")
+				harness.Equal(t, o.Status, http.StatusBadGateway, "status of the reason")
+				harness.Equal(t, o.Reset, true, "reset")
 			})
 		}
 	}

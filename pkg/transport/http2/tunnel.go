@@ -1,6 +1,7 @@
 package http2
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha1"
 	"encoding/base64"
@@ -46,13 +47,15 @@ func (x *exchange) connect(state transport.State) (result transport.Result) {
 	case r.Head.Status != http.StatusSwitchingProtocols: // the user container rejected the WebSocket
 		state.Respond("")
 		x.finish(r, &result)
+		return result
 	case wire.String(accept) != acceptOf(key):
-		x.canceler.Abortable(nil)
-		r.Close()
-		return transport.Result{Err: transport.FaultGarbage}
-	default:
-		x.tunnel(r, &result)
+		result.Err = transport.FaultGarbage
 	}
+	if err := cmp.Or(x.canceler.Abortable(nil), result.Err); err != nil {
+		r.Close()
+		return transport.Result{Err: err}
+	}
+	x.tunnel(r, &result)
 	return result
 }
 
@@ -84,7 +87,6 @@ func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 	x.conn.Flush(false)
 	client := &clientConn{x: x}
 	if err != nil {
-		x.canceler.Abortable(nil)
 		r.Close()
 		result.Err = transport.FaultClientGone
 		return
