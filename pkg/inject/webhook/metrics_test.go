@@ -204,7 +204,8 @@ func TestGuideContainsEveryInjectorMetric(t *testing.T) {
 			for _, l := range f.GetMetric()[0].GetLabel() {
 				labels += ", `" + l.GetName() + "`"
 			}
-			fmt.Fprintf(&table, "| `%s` |%s | %s |\n", f.GetName(), strings.TrimPrefix(labels, ","), strings.TrimSuffix(f.GetHelp(), "."))
+			meaning, _, _ := strings.Cut(strings.TrimSuffix(f.GetHelp(), "."), ". ")
+			fmt.Fprintf(&table, "| `%s` |%s | %s |\n", f.GetName(), strings.TrimPrefix(labels, ","), meaning)
 		}
 	}
 	harness.Document(t, "../../../docs/metrics.md", "injector", table.String()+"\n", *update)

@@ -125,8 +125,10 @@ func withoutMemStats(all []shown) []shown {
 	return slices.DeleteFunc(slices.Clone(all), func(f shown) bool { return strings.HasPrefix(f.name, memStatsPrefix) })
 }
 
-// meaning returns the cell for a help text. It omits "Number of" and the final period.
+// meaning returns the cell for a help text. It contains the first sentence without "Number of" and the
+// final period.
 func meaning(help string) string {
+	help, _, _ = strings.Cut(help, ". ")
 	if rest, ok := strings.CutPrefix(help, "Number of "); ok && !strings.HasPrefix(rest, "times ") {
 		help = strings.ToUpper(rest[:1]) + rest[1:]
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// Thresholds of the rules. docs/metrics.md lists the first four.
+// Thresholds of the rules.
 const (
 	errorShare   = 0.2              // errors of the application, as a share of its responses; see QueueProxyAppReturnsErrors
 	failureShare = 0.05             // failed requests with a cause, as a share of all requests; see QueueProxyAppFails

@@ -53,7 +53,7 @@ const (
 	// of their bytes. A request over HTTP/2 with a header section of 16 KiB is below this value.
 	ordinary = 32 << 10
 	// ConnectionBytes is the estimated memory in bytes of a client connection without requests. An
-	// idle TLS connection needs up to 30 KB (docs/reliability.md).
+	// idle TLS connection needs up to 30 KB (docs/bounds.md).
 	ConnectionBytes = 32 << 10
 	// freeFraction is the budget divided by the memory of connections that is not charged.
 	freeFraction = 4
