@@ -18,7 +18,8 @@ import (
 type itemList struct {
 	kind, apiVersion string
 	isJSON           bool
-	column           int // in YAML, the number of spaces before the dash of each item
+	column           int       // in YAML, the number of spaces before the dash of each item
+	flow             *flowList // set if the items are in YAML flow style; column is not used
 }
 
 // A span is a range of bytes in a text.
@@ -26,15 +27,23 @@ type span struct{ begin, end int }
 
 // splitList divides a List that begins at the given line of a file into documents. It returns nil if the text is
 // not a List, or if its layout is not supported. The items of a supported List are JSON objects, or maps in block
-// style without aliases.
+// style without aliases, or maps in flow style: see splitFlowList.
 func splitList(file string, line int, text []byte) (documents []*document) {
 	l, items := readJSONList(text)
 	if l == nil {
 		l, items = readBlockList(text)
 	}
-	if l == nil {
+	switch {
+	case l == nil && len(text) < minFlowList:
 		return nil
+	case l == nil:
+		return splitFlowList(file, line, text)
 	}
+	return l.divide(file, line, text, items)
+}
+
+// divide returns the documents of a List with the given items, which begins at the given line of a file.
+func (l *itemList) divide(file string, line int, text []byte, items []span) (documents []*document) {
 	end := 0
 	add := func(s span, isItem bool) {
 		d := &document{file: file, line: line, text: text[s.begin:s.end], in: l, isItem: isItem}
@@ -59,6 +68,9 @@ func splitList(file string, line int, text []byte) (documents []*document) {
 // indentation of a JSON item. before is the text between the previous item and this item, or between the start
 // of the List and the first item. It does not contain the previous items, because they can be on the same line.
 func (d *document) extract(before []byte) {
+	if d.isInPlaceFlow() {
+		return
+	}
 	if !d.in.isJSON {
 		d.text = bytes.Clone(d.text)
 		d.text[d.in.column] = ' '
@@ -75,7 +87,7 @@ func (d *document) extract(before []byte) {
 // fileText returns the text of the document in its file. For an item, it reverts extract.
 func (d *document) fileText() []byte {
 	switch {
-	case !d.isItem:
+	case !d.isItem || d.isInPlaceFlow():
 		return d.text
 	case d.in.isJSON:
 		return bytes.ReplaceAll(d.text, []byte("\n"), []byte("\n"+d.indent))

@@ -142,7 +142,7 @@ func (d *document) decode() {
 	if d.node != nil || d.in != nil && !d.isItem || errors.Is(d.err, errUTF16) || errors.Is(d.err, errUTF32) {
 		return
 	}
-	d.node, d.value, d.err = read(d.text)
+	d.node, d.value, d.err = d.read(d.text)
 	d.empty = d.node == nil && d.err == nil
 	if d.err != nil && (d.node == nil || errors.Is(d.err, errKey)) && isHelmTemplate(d.text) {
 		d.err = errHelmTemplate
@@ -293,6 +293,11 @@ func parse(text []byte) (*yaml.Node, error) {
 	if json.Valid(text) && utf8.Valid(text) {
 		return nodeOfJSON(text), nil
 	}
+	return parseYAML(text)
+}
+
+// parseYAML is like parse, but always uses the YAML library.
+func parseYAML(text []byte) (*yaml.Node, error) {
 	var doc, more yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	switch err := d.Decode(&doc); {
@@ -308,8 +313,15 @@ func parse(text []byte) (*yaml.Node, error) {
 }
 
 // read returns the syntax tree and the value of a document.
-func read(text []byte) (n *yaml.Node, value any, err error) {
-	if n, err = parse(text); err == nil && n != nil {
+func read(text []byte) (n *yaml.Node, value any, err error) { return new(document).read(text) }
+
+// read is like the function read. The nodes of an item that is edited in place have columns.
+func (d *document) read(text []byte) (n *yaml.Node, value any, err error) {
+	read := parse
+	if d.isInPlaceFlow() {
+		read = parseYAML
+	}
+	if n, err = read(text); err == nil && n != nil {
 		value, err = valueOf(n)
 	}
 	return n, value, err
@@ -431,6 +443,7 @@ func Inject(files []*File, opts inject.Options, step inject.Step) []*Result {
 		}
 	}
 	writeRest(results, change)
+	finish(files, results)
 	return results
 }
 
@@ -440,7 +453,7 @@ func Uninject(files []*File) []*Result {
 		d.list(readStatus)
 		d.write((*document).revert)
 	})
-	warnOfFormat(results)
+	finish(files, results)
 	return results
 }
 
@@ -611,6 +624,13 @@ func writeRest(results []*Result, change func(*document, []inject.Change) error)
 		d.write(change)
 		d.release()
 	})
+}
+
+// finish completes the files after all changes: see [File.joinFlowLists] and warnOfFormat.
+func finish(files []*File, results []*Result) {
+	for _, f := range files {
+		f.joinFlowLists()
+	}
 	warnOfFormat(results)
 }
 
@@ -755,7 +775,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	if err != nil {
 		return false, err
 	}
-	isJSON := !isBlockStyle(d.node)
+	isJSON := !isBlockStyle(d.node) && !d.isInPlaceFlow()
 	if !isJSON {
 		if text, err := d.editText(changes); err == nil && d.setText(text, want) == nil {
 			return false, nil
@@ -774,7 +794,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 
 // setText replaces the text of the document with a text whose value must be want.
 func (d *document) setText(text []byte, want any) error {
-	n, got, err := read(text)
+	n, got, err := d.read(text)
 	if err == nil && !reflect.DeepEqual(got, want) {
 		err = errors.New("the result does not have the expected value")
 	}
@@ -802,7 +822,7 @@ func (d *document) editText(changes []inject.Change) ([]byte, error) {
 // encode applies the changes and returns the new text of the document. It modifies the nodes of a
 // JSON document in place, because a copy would increase the peak memory usage.
 func (d *document) encode(changes []inject.Change) ([]byte, error) {
-	isJSON := !isBlockStyle(d.node)
+	isJSON := !isBlockStyle(d.node) && !d.isInPlaceFlow()
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
 	if !isJSON {
 		_ = yaml.Unmarshal(d.text, doc) // parse again with the comments, because the nodes may be partially changed
@@ -814,7 +834,10 @@ func (d *document) encode(changes []inject.Change) ([]byte, error) {
 		edit{}.apply(doc.Content[0], c)
 	}
 	text, err := d.encodeDocument(doc, isJSON)
-	if d.isItem && !d.in.isJSON {
+	switch {
+	case d.isInPlaceFlow():
+		text = bytes.TrimSuffix(text, []byte("\n"))
+	case d.isItem && !d.in.isJSON:
 		text = d.indentItem(text)
 	}
 	if err == nil && lineEnding(d.text) == "\r\n" {

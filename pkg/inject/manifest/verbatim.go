@@ -137,6 +137,10 @@ type parsed struct {
 // keep stores the hunks that restore was, which is the text of a document before changes were
 // applied to it. It changes the nodes of the document.
 func (d *document) keep(was parsed, changes []inject.Change) {
+	if d.in != nil && d.in.flow != nil {
+		d.lost = !d.isRestored(was) // the hunks are added to the whole List: see flowList.join
+		return
+	}
 	isJSON, original, ended := json.Valid(was.text), was.text, d.text // the document can be YAML before the changes and JSON afterwards
 	if bytes.Contains(was.text, []byte(inject.StatusAnnotation)) || bytes.Contains(was.text, []byte(keptMark)) {
 		original = d.uninjectedText(was.text) // an earlier step changed the object, or another object of the document
@@ -151,8 +155,14 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 		d.lost = !ok || !d.keepInStatus(was.text, changes, hunks)
 		return
 	}
-	ended, _ = d.kept()
-	newline := lineEnding(was.text)
+	d.lost = !d.keepInComment(original, func(text []byte) error { return d.setText(text, d.value) })
+}
+
+// keepInComment adds a comment with the hunks that restore original. It replaces the text of the document
+// with set, which returns an error if this changes the value. It returns false if the hunks are not stored.
+func (d *document) keepInComment(original []byte, set func(text []byte) error) bool {
+	ended, _ := d.kept()
+	newline := lineEnding(original)
 	// A comment needs a separate line, so the hunks apply to a text that ends with a newline.
 	body, end := ended, []byte(nil)
 	if !bytes.HasSuffix(ended, []byte("\n")) {
@@ -163,17 +173,16 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 	if n := len(bytes.TrimRight(body, "\r\n")); n >= 3 && string(body[n-3:n]) == "..." && (n == 3 || body[n-4] == '\n') {
 		body, end = body[:n-3], body[n-3:]
 	}
-	if ok && d.setText(slices.Concat(body, []byte(keptMark+hunks+newline), end), d.value) == nil {
-		return
+	if ok && set(slices.Concat(body, []byte(keptMark+hunks+newline), end)) == nil {
+		return true
 	}
 	if d.isItem { // a comment at the beginning of an item would belong to the previous item
-		d.lost = true
-		return
+		return false
 	}
 	// If the document ends with a block scalar and without a newline, a newline would change its value.
 	// The comment is then the first line. An error means that the text cannot contain the comment.
 	hunks, ok = encodedHunks(ended, original, linesOf)
-	d.lost = !ok || d.setText(slices.Concat([]byte(keptMark+hunks+newline), ended), d.value) != nil
+	return ok && set(slices.Concat([]byte(keptMark+hunks+newline), ended)) == nil
 }
 
 // splitOf returns the function that divides JSON for hunks in a status.
@@ -201,7 +210,7 @@ func (d *document) isRestored(was parsed) bool {
 		return false
 	}
 	edit := undone.editText
-	if !isBlockStyle(undone.node) {
+	if !isBlockStyle(undone.node) && !undone.isInPlaceFlow() {
 		edit = undone.encode
 	}
 	text, err := edit(changes)
