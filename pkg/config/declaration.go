@@ -49,7 +49,7 @@ type Config struct {
 
 	serving       bool // a SERVING_* variable is set
 	warnings      []string
-	noCertificate []string // warning about a directory without a certificate, if there is one
+	noCertificate []string // the warning about a missing certificate; empty if there is none
 }
 
 // Identity identifies the pod and its Knative objects.

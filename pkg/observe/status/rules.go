@@ -219,6 +219,7 @@ type latest struct {
 	events       tally // events since the first of these samples
 	p50, p99     float64
 	queued       float64       // 99th percentile of the time in the queue, in milliseconds
+	waited       time.Duration // median time in the application of requests whose clients disconnected before the response; 0 if there are none
 	usual        time.Duration // median time in the application since the start; 0 if unknown
 	longest      time.Duration // longest time of a request in the application in the last five minutes; 0 if there was no response
 	lastResponse time.Time     // time of the last response from the application, or the start of the process
@@ -237,14 +238,16 @@ func (e *evidence) latestLocked() latest {
 		l.events = e.eventsLocked(l.samples)
 	}
 	l.samples = min(l.samples, max(b.taken, 1))
-	var p50, p99, queued weighted
+	var p50, p99, queued, waited weighted
 	for i := max(0, b.taken-l.samples); i < b.taken; i++ {
 		s := &b.history[i%samples]
 		n := s.Requests - s.Failures
 		p50.add(s.P50, n)
 		p99.add(s.P99, n)
 		queued.add(s.QueuedP99, n)
+		waited.add(b.waits[i%samples], 1)
 	}
+	l.waited = inMilliseconds(waited.percentile(0.5))
 	l.p50, l.p99, l.queued = p50.percentile(0.5), p99.percentile(0.99), queued.percentile(0.99)
 	return l
 }
@@ -391,6 +394,9 @@ func checkHang(e *evidence) (m match, ok bool) {
 	app := e.board.sources.App()
 	recent := e.eventsLocked(int(hangTime / Interval))
 	left := recent[noResponse]
+	if e.needed() > e.waited { // the clients disconnect before the application responds
+		left = min(left, recent[observation.RequestTimeout]+recent[observation.ResponseStartTimeout])
+	}
 	switch waited := e.now.Sub(app.Oldest); {
 	case app.Pending > 0 && waited >= hangTime:
 		m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
@@ -430,17 +436,31 @@ func checkHang(e *evidence) (m match, ok bool) {
 	return m, true
 }
 
-// checkUnanswered detects clients that wait for a response and disconnect before it arrives. The confidence is higher
-// if other requests are queued.
+// needed returns the median time that the application needs for a response, or 0 if it is not known.
+func (e *evidence) needed() time.Duration { return cmp.Or(inMilliseconds(e.p50), e.usual) }
+
+// checkUnanswered detects clients that disconnect before the response. If they disconnect within slowTime, this is only a
+// problem if the application needs more time, or if there is no response to other requests. The confidence is higher if
+// the application needs more time, or if other requests are queued.
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
-	n, all := e.events[unanswered], e.events.requests()
-	if n < minFailures || float64(n) < errorShare*float64(all) {
+	n, all, needed := e.events[unanswered], e.events.requests(), e.needed()
+	early := needed > e.waited
+	if n < minFailures || float64(n) < errorShare*float64(all) || !early && e.waited < slowTime && e.events.answers() > 0 {
 		return m, false
 	}
 	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
-		"%s of %s in %s did not receive a response before the client disconnected after %v or more", percent(n, all), message.Count(all, "request"), e.period(), slowTime)}
-	if e.waiting > 0 {
+		"%s of %s in %s: the client disconnected after %v (p50)", percent(n, all), message.Count(all, "request"), e.period(), brief(e.waited))}
+	if early || e.waited < slowTime {
+		m.problem = "clients disconnect before the application responds"
+		m.action = "Increase the timeouts of the clients, or make the application faster."
+	}
+	if early {
+		m.numbers += fmt.Sprintf("; the application needs %v (p50)", brief(needed))
+	} else if e.events.answers() == 0 {
+		m.numbers += "; no other request received a response"
+	}
+	if early || e.waiting > 0 {
 		m.confidence = medium
 	}
 	return m, true
@@ -508,7 +528,7 @@ func checkSlow(e *evidence) (m match, ok bool) {
 		m.numbers += fmt.Sprintf("; usual p50 %v", brief(e.usual))
 		if e.board.mayBeMixLocked(p50, inMilliseconds(times99.percentile(0.5))) {
 			m.confidence = low
-			m.numbers += "; there may be more slow requests than usual"
+			m.numbers += "; the number of slow requests may have increased"
 		}
 		return m, true
 	}

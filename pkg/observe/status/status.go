@@ -179,6 +179,7 @@ type Board struct {
 	ended   [interrupted + 1]atomic.Uint64 // events since the start; the indexes are the first indexes of a tally
 	took    histogram                      // time of requests in the app
 	queued  histogram                      // time of requests in the queue
+	waited  histogram                      // time in the app of requests whose clients disconnected before the response
 	refused atomic.Bool                    // a connection to the app was refused
 	probed  atomic.Bool                    // the app responded to a kubelet probe
 	logged  [len(problems)]atomic.Bool     // problems that FirstProblem has returned
@@ -187,11 +188,12 @@ type Board struct {
 
 	mu       sync.Mutex // guards the following fields
 	history  [samples]sample
+	waits    [samples]float64   // medians of waited in milliseconds, for each sample; 0 if there are none
 	past     [samples + 1]tally // events since the start, at the times of the last samples
 	taken    int                // number of samples since the start
 	noted    uint64             // number of failures since the start
 	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
-	baseline [numBuckets]uint64 // times of requests in the app since the start, except while the app is slow, and except recent
+	baseline [numBuckets]uint64 // times of requests in the app since the start, without recent, and except while the app is slow
 	recent   [2]counts          // times of the newest samples (see addTimesLocked)
 
 	lastResponse time.Time   // time of the last sample with responses from the app, or of New
@@ -224,14 +226,15 @@ func (b *Board) Observe(o *observation.Observation) {
 	case o.Reason == observation.OK:
 	case o.Begun:
 		b.ended[interrupted].Add(1)
-	case o.Uploading || o.Slot.IsZero() || o.End.Sub(o.Start) < slowTime:
+	case o.Uploading || o.Slot.IsZero():
 	case o.Reason == observation.ClientGone:
-		b.ended[noResponse].Add(1)
-		if o.End.Sub(o.Slot) >= slowTime {
-			b.ended[unanswered].Add(1)
-		}
+		b.ended[unanswered].Add(1)
+		b.waited.add(o.End.Sub(o.Slot))
+		fallthrough
 	case o.Reason == observation.RequestTimeout || o.Reason == observation.ResponseStartTimeout:
-		b.ended[noResponse].Add(1)
+		if o.End.Sub(o.Start) >= slowTime {
+			b.ended[noResponse].Add(1)
+		}
 	}
 	if o.Reason == observation.AppUnreachable && errors.Is(o.Err, syscall.ECONNREFUSED) {
 		b.refused.Store(true)
@@ -367,7 +370,7 @@ func (b *Board) Run(ctx context.Context) error {
 
 func (b *Board) sample() {
 	e := b.evidence(b.sources.Readiness())
-	times, queued := b.took.take(), b.queued.take()
+	times, queued, waited := b.took.take(), b.queued.take(), b.waited.take()
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -377,6 +380,7 @@ func (b *Board) sample() {
 		Requests: events.requests(), Failures: events.requests() - events.responses(), Errors: events[appErrors],
 		P50: times.percentile(0.50), P99: times.percentile(0.99), QueuedP99: queued.percentile(0.99),
 	}
+	b.waits[b.taken%samples] = waited.percentile(0.50)
 	b.past[b.taken%len(b.past)] = e.total
 	b.taken++
 	if events.answers() > 0 {

@@ -15,7 +15,7 @@ type tally [numEvents]uint32
 // Indexes in a tally after the reasons.
 const (
 	appErrors   = int(observation.NumReasons) + iota // complete responses from the app that are errors; they are not counted as OK
-	unanswered                                       // clients that waited for the app for slowTime and disconnected before the response; also counted as ClientGone
+	unanswered                                       // requests with a slot whose clients disconnected before the response; also counted as ClientGone
 	noResponse                                       // requests that got a slot, and ended after slowTime because of a timeout or a disconnect before the response; also counted by reason
 	interrupted                                      // responses from the app that began and are not complete; also counted by reason
 	lostLines                                        // lines of the request log that were dropped
@@ -98,11 +98,11 @@ func (b *Board) addTimesLocked(times *counts) {
 	b.recent[1], b.recent[0] = b.recent[0], counts{}
 }
 
-// mayBeMixLocked reports whether requests in the app can have the median p50 and the 99th percentile p99 only because
-// there are more slow requests than before. This is not possible if almost no earlier request took about as long as
-// p50, or if the slowest requests also became slower. b.mu must be held.
+// mayBeMixLocked reports whether a larger share of slow requests can explain the median p50 and the 99th percentile p99
+// of the time in the app. It returns false if almost no earlier request took about as long as p50, or if the slowest
+// requests became slower too. b.mu must be held.
 func (b *Board) mayBeMixLocked(p50, p99 time.Duration) bool {
-	const about = 2 // maximum difference of two buckets whose times are about the same
+	const about = 2 // number of buckets before and after the bucket of p50
 	at := bucketOf(p50)
 	var near, all uint64
 	for i, n := range b.baseline {

@@ -101,7 +101,7 @@ func (t *text) addWarnings(warnings []string, lines int) {
 		n := len(wrap(paragraph))
 		left := len(warnings) - i
 		if left > 1 {
-			n++ // for the number of the other warnings
+			n++ // a line for the number of remaining warnings
 		}
 		if t.lines+n > lines {
 			t.add(1, message.Count(left, "warning")+" not shown; run why -o json")

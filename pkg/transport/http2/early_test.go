@@ -224,7 +224,7 @@ func TestInformationalResponsesOfCanceledRequests(t *testing.T) {
 // shortTimeout ends requests while their informational responses are forwarded.
 func shortTimeout(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond }
 
-// The 101 response arrives before the timeout, but after responses that the client does not read.
+// The client does not read the informational responses before the 101 response.
 func TestTimeoutBeforeWebSocketReturns504(t *testing.T) {
 	const hint = "HTTP/1.1 103 Early Hints\r\nLink: "
 	long := hint + strings.Repeat("~", 200<<10) + "\r\n\r\n"
