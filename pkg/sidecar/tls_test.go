@@ -52,7 +52,7 @@ func TestExpiredCertificateIsLoggedAsInUse(t *testing.T) {
 }
 
 // The files can be created after startup.
-func TestNewCertificateRemovesWarning(t *testing.T) {
+func TestWarningIsRemovedAfterCertificateIsLoaded(t *testing.T) {
 	t.Setenv("TLS_CERT_DIR", t.TempDir())
 	c, err := config.Load()
 	harness.NoError(t, err)

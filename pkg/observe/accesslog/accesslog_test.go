@@ -114,7 +114,7 @@ func TestJSONLineOfQueuedRequestContainsNull(t *testing.T) {
 	}
 }
 
-func TestJSONLineContainsReset(t *testing.T) {
+func TestResetOfStreamIsLogged(t *testing.T) {
 	o := get("/")
 	o.Status, o.Reason, o.Begun, o.Reset = 502, observation.AppReset, false, true
 	harness.Contains(t, written(t, Options{}, o), `"cutShort":false,"reset":true`, "line")

@@ -546,7 +546,7 @@ func TestWhyFitsOnScreen(t *testing.T) {
 	checkScreen(t, s.text(), "problem: ")
 }
 
-func TestWhyPrintsCompleteWarnings(t *testing.T) {
+func TestWarningsAreNotTruncated(t *testing.T) {
 	long := strings.Repeat("long words ", 25) + "end" // four lines
 	for _, c := range []struct {
 		n    int
@@ -581,7 +581,7 @@ func TestReadinessActionDependsOnReason(t *testing.T) {
 	}
 }
 
-func TestFailingProbeDuringDrainIsNotReported(t *testing.T) {
+func TestDrainIgnoresFailingProbe(t *testing.T) {
 	failing := observation.Readiness{Phase: observation.PhaseFailing, Probes: []observation.ProbeReadiness{{Phase: observation.PhaseFailing, Word: observation.WordRefused, Tries: 1}}}
 	for draining, want := range map[bool]string{false: "the readiness probe fails", true: ""} {
 		s := board(failing, Drain{Draining: draining, InFlight: 1}).snapshot()

@@ -219,7 +219,7 @@ func TestFullSpanQueueReportContainsExportError(t *testing.T) {
 }
 
 // The host name of an endpoint can resolve to this pod, which cannot be detected.
-func TestExportToOwnPortIsRateLimited(t *testing.T) {
+func TestExportToOwnPortIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		e := w.start()

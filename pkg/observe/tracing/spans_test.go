@@ -104,7 +104,7 @@ func TestUpgradeSpanHasFirstByteEvent(t *testing.T) {
 	}
 }
 
-func TestResetStreamHasNoStatus(t *testing.T) {
+func TestStatusOfResetStreamIsOmitted(t *testing.T) {
 	o := get("/")
 	o.Status, o.Reason, o.Reset, o.FirstByte = 502, observation.AppReset, true, time.Time{}
 	for _, s := range spansOf(newTracer(t, always, inW3C), carrying(http.Header{}), o) {

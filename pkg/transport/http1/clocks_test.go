@@ -214,7 +214,7 @@ func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 }
 
 // The client does not read the informational responses before the 101 response.
-func TestTimeoutBeforeUpgradeReturns504(t *testing.T) {
+func TestTimeoutBeforeUpgradeIsReported(t *testing.T) {
 	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 6<<10) + "\r\n\r\n"
 	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()

@@ -225,7 +225,7 @@ func TestInformationalResponsesOfCanceledRequests(t *testing.T) {
 func shortTimeout(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond }
 
 // The client does not read the informational responses before the 101 response.
-func TestTimeoutBeforeWebSocketReturns504(t *testing.T) {
+func TestTimeoutBeforeUpgradeIsReported(t *testing.T) {
 	const hint = "HTTP/1.1 103 Early Hints\r\nLink: "
 	long := hint + strings.Repeat("~", 200<<10) + "\r\n\r\n"
 	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
