@@ -394,7 +394,7 @@ func checkHang(e *evidence) (m match, ok bool) {
 	app := e.board.sources.App()
 	recent := e.eventsLocked(int(hangTime / Interval))
 	left := recent[noResponse]
-	if e.needed() > e.waited { // the clients disconnect before the application responds
+	if e.leavesEarly() {
 		left = min(left, recent[observation.RequestTimeout]+recent[observation.ResponseStartTimeout])
 	}
 	switch waited := e.now.Sub(app.Oldest); {
@@ -439,14 +439,16 @@ func checkHang(e *evidence) (m match, ok bool) {
 // needed returns the median time that the application needs for a response, or 0 if it is not known.
 func (e *evidence) needed() time.Duration { return cmp.Or(inMilliseconds(e.p50), e.usual) }
 
+// leavesEarly reports whether clients disconnect before the application can respond.
+func (e *evidence) leavesEarly() bool { return e.waited > 0 && e.waited < e.needed() }
+
 // checkUnanswered detects clients that disconnect before the response. If they disconnect within slowTime, this is only a
 // problem if the application needs more time, or if there is no response to other requests. The confidence is higher if
 // the application needs more time, or if other requests are queued.
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
-	n, all, needed := e.events[unanswered], e.events.requests(), e.needed()
-	early := needed > e.waited
-	if n < minFailures || float64(n) < errorShare*float64(all) || !early && e.waited < slowTime && e.events.answers() > 0 {
+	n, all, early := e.events[unanswered], e.events.requests(), e.leavesEarly()
+	if e.waited == 0 || n < minFailures || float64(n) < errorShare*float64(all) || !early && e.waited < slowTime && e.events.answers() > 0 {
 		return m, false
 	}
 	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
@@ -456,7 +458,7 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 		m.action = "Increase the timeouts of the clients, or make the application faster."
 	}
 	if early {
-		m.numbers += fmt.Sprintf("; the application needs %v (p50)", brief(needed))
+		m.numbers += fmt.Sprintf("; the application needs %v (p50)", brief(e.needed()))
 	} else if e.events.answers() == 0 {
 		m.numbers += "; no other request received a response"
 	}
