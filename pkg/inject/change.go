@@ -242,6 +242,11 @@ func JSONPatch(object any, changes []Change) ([]byte, error) {
 
 // Decode parses one JSON value. It returns numbers as [json.Number], so that they are not rounded.
 func Decode(text []byte) (any, error) {
+	if len(text) > 0 && text[0] == '"' { // most changes write strings, and a decoder allocates a buffer
+		var value string
+		err := json.Unmarshal(text, &value)
+		return value, err
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var value any
