@@ -314,16 +314,20 @@ func parseYAML(text []byte) (*yaml.Node, error) {
 // read returns the syntax tree and the value of a document.
 func read(text []byte) (n *yaml.Node, value any, err error) { return new(document).read(text) }
 
-// read is like the function read. The nodes of an item that is edited in place have columns.
+// read is like the function read, but parses the text with the method parse.
 func (d *document) read(text []byte) (n *yaml.Node, value any, err error) {
-	read := parse
-	if d.isInPlaceFlow() {
-		read = parseYAML
-	}
-	if n, err = read(text); err == nil && n != nil {
+	if n, err = d.parse(text); err == nil && n != nil {
 		value, err = valueOf(n)
 	}
 	return n, value, err
+}
+
+// parse is like the function parse. The nodes of an item that is edited in place have columns.
+func (d *document) parse(text []byte) (*yaml.Node, error) {
+	if d.isInPlaceFlow() {
+		return parseYAML(text)
+	}
+	return parse(text)
 }
 
 // Text returns the current content of the file.
@@ -776,15 +780,20 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	}
 	isJSON := !isBlockStyle(d.node) && !d.isInPlaceFlow()
 	if !isJSON {
-		if text, err := d.editText(changes); err == nil && d.setText(text, want) == nil {
+		text, err := d.editText(changes)
+		d.node = nil // reduces the peak memory: setText decodes the new text
+		if err == nil && d.setText(text, want) == nil {
 			return false, nil
+		}
+		if d.node, err = d.parse(d.text); err != nil { // the nodes were changed
+			return false, err
 		}
 	}
 	text, err := d.encode(changes)
 	if err != nil {
 		return false, err
 	}
-	d.node = nil // reduces the peak memory: setText decodes the new text
+	d.node = nil // see above
 	if err := d.setText(text, want); err != nil {
 		return false, fmt.Errorf("encode document: %w", err)
 	}
@@ -831,7 +840,7 @@ func equal(a, b any) bool {
 
 // after returns the value of the document after the changes.
 func (d *document) after(changes []inject.Change) (any, error) {
-	return inject.Apply(inject.Copy(d.value), changes) // copy the value, because Apply modifies it
+	return inject.Apply(d.value, changes)
 }
 
 // editText returns the text of the document after the changes were made in place. It changes the
