@@ -100,10 +100,10 @@ const maxSmallDocument = 64 << 10
 
 // limitMemory sets the garbage collector for files with a total length of size bytes until the
 // returned function is called. Collections are rare until the memory of the process reaches 100 MB
-// and 20 times size. The memory limit does not include about 40 MB of the program. The live heap of a
+// and 20 times size. The memory limit does not include about 30 MB of the program. The live heap of a
 // large document can exceed the limit, and collections would then take half of the CPU time.
 func limitMemory(files []*manifest.File, size int) (restore func()) {
-	limit, percent := 50<<20+15*int64(size), 400
+	limit, percent := 57<<20+18*int64(size), 400
 	if slices.ContainsFunc(files, func(f *manifest.File) bool { return f.LargestDocument() > maxSmallDocument }) {
 		limit, percent = math.MaxInt64, 25
 	}

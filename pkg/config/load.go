@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/kelseyhightower/envconfig"
 )
@@ -196,32 +197,63 @@ func (f *field) quote(text string) string {
 	return quote(text)
 }
 
-// sections returns the settings of c, including variables that have no effect.
-func (c *Config) sections() []section {
-	var sections []section
-	for t, v := range reflect.ValueOf(c).Elem().Fields() {
+// A sectionType is a section without the settings of a Config.
+type sectionType struct {
+	title, note string
+	fields      []fieldType
+}
+
+// A fieldType is a setting in the type Config.
+type fieldType struct {
+	reflect.StructField
+
+	name string
+	soft bool
+}
+
+// sectionTypes returns the sections of the type Config. It computes them only once, because the lookup of
+// tags is expensive, and a manifest can contain thousands of pods.
+var sectionTypes = sync.OnceValue(func() []sectionType {
+	var sections []sectionType
+	for t := range reflect.TypeFor[Config]().Fields() {
 		if title := t.Tag.Get("section"); title != "" {
-			sections = append(sections, section{title, t.Tag.Get("note"), c.fieldsOf(v, t.Tag.Get("soft") == "true")})
+			sections = append(sections, sectionType{title, t.Tag.Get("note"), fieldTypes(t, t.Tag.Get("soft") == "true")})
 		}
 	}
 	return sections
-}
+})
 
-func (c *Config) fieldsOf(of reflect.Value, soft bool) []*field {
-	var fields []*field
-	for t, v := range of.Fields() {
+// fieldTypes returns the settings in a field of a struct. Their Index is relative to this struct.
+func fieldTypes(of reflect.StructField, soft bool) []fieldType {
+	var fields []fieldType
+	for t := range of.Type.Fields() {
+		t.Index = slices.Concat(of.Index, t.Index)
 		if t.Anonymous {
-			fields = append(fields, c.fieldsOf(v, soft)...)
+			fields = append(fields, fieldTypes(t, soft)...)
 			continue
 		}
-		f := &field{config: c, name: t.Tag.Get("envconfig"), tag: t.Tag, soft: soft}
-		if t.Name != "_" {
-			f.setting = v.Addr().Interface().(setting)
-			f.at().field = f
-		}
-		fields = append(fields, f)
+		fields = append(fields, fieldType{t, t.Tag.Get("envconfig"), soft})
 	}
 	return fields
+}
+
+// sections returns the settings of c, including variables that have no effect.
+func (c *Config) sections() []section {
+	value := reflect.ValueOf(c).Elem()
+	var sections []section
+	for _, s := range sectionTypes() {
+		fields := make([]*field, len(s.fields))
+		for i, t := range s.fields {
+			f := &field{config: c, name: t.name, tag: t.Tag, soft: t.soft}
+			if t.Name != "_" {
+				f.setting = value.FieldByIndex(t.Index).Addr().Interface().(setting)
+				f.at().field = f
+			}
+			fields[i] = f
+		}
+		sections = append(sections, section{s.title, s.note, fields})
+	}
+	return sections
 }
 
 // fields returns the settings of c that have an effect.

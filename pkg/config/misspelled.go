@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
@@ -20,14 +21,7 @@ const (
 // warnMisspelled reports each variable whose name is similar to the name of a setting. It does not show
 // the value, which may be a secret.
 func (in *reading) warnMisspelled() {
-	known := map[string]bool{}
-	for _, s := range in.sections {
-		for _, f := range s.fields {
-			for _, name := range f.names() {
-				known[name] = true
-			}
-		}
-	}
+	known := knownNames()
 	for _, name := range slices.Sorted(maps.Keys(in.values)) {
 		if value := in.values[name]; value == "" || known[name] || IsServiceLink(name, value) {
 			continue
@@ -37,6 +31,19 @@ func (in *reading) warnMisspelled() {
 		}
 	}
 }
+
+// knownNames returns the names of all variables. It computes them only once.
+var knownNames = sync.OnceValue(func() map[string]bool {
+	known := map[string]bool{}
+	for _, s := range new(Config).sections() {
+		for _, f := range s.fields {
+			for _, name := range f.names() {
+				known[name] = true
+			}
+		}
+	}
+	return known
+})
 
 // nearest returns the setting with the most similar name, or "" if no name is similar. Case is
 // ignored. Names of other programs (tag "also") are not compared, because HOST_NAME is similar to

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
@@ -34,20 +34,55 @@ type Change struct {
 	IfEmpty bool `json:"ifEmpty,omitempty"`
 }
 
-// Copy returns a deep copy of an object. The object must have the form that [Decode] returns.
-func Copy(object any) any { return runtime.DeepCopyJSONValue(object) }
-
-// Apply makes the changes in order in an object of the form that [Decode] returns, and
-// returns the object. It modifies the object in place. If a path is invalid, Apply makes
-// only the preceding changes and returns an error that contains the path.
+// Apply makes the changes in order in an object of the form that [Decode] returns, and returns the changed
+// object. It does not modify object. The result shares the values that are not changed with object. If a path
+// is invalid, Apply returns an error that contains the path.
 func Apply(object any, changes []Change) (any, error) {
+	copied := copies{}
 	for _, c := range changes {
 		var err error
-		if object, err = apply(object, c); err != nil {
+		if object, err = copied.apply(object, c); err != nil {
 			return nil, err
 		}
 	}
 	return object, nil
+}
+
+// copies contains the addresses of the maps and lists that are copies. They are shallow copies of the maps and
+// lists on the paths of changes, because a deep copy of a large object would need too much memory.
+type copies map[uintptr]bool
+
+// apply makes a change without a modification of values that are not copies. It returns the changed object.
+func (copied copies) apply(object any, c Change) (any, error) {
+	return apply(copied.copyPath(object, Tokens(c.Path)), c)
+}
+
+// copyPath returns node with copies of the maps and lists on a path.
+func (copied copies) copyPath(node any, tokens []string) any {
+	if len(tokens) == 0 {
+		return node
+	}
+	switch n := node.(type) {
+	case map[string]any:
+		if !copied[reflect.ValueOf(n).Pointer()] {
+			n = maps.Clone(n)
+			copied[reflect.ValueOf(n).Pointer()] = true
+		}
+		if child, has := n[tokens[0]]; has {
+			n[tokens[0]] = copied.copyPath(child, tokens[1:])
+		}
+		return n
+	case []any:
+		if !copied[reflect.ValueOf(n).Pointer()] {
+			n = slices.Clone(n)
+			copied[reflect.ValueOf(n).Pointer()] = len(n) > 0 // all empty lists can have the same address
+		}
+		if i := Find(n, tokens[0]); i >= 0 {
+			n[i] = copied.copyPath(n[i], tokens[1:])
+		}
+		return n
+	}
+	return node
 }
 
 func apply(object any, c Change) (any, error) {
@@ -190,7 +225,7 @@ func Below(path string, changes []Change) []Change {
 }
 
 // JSONPatch returns the changes as a JSON patch (RFC 6902) for an object of the form that [Decode]
-// returns. It modifies the object.
+// returns. It does not modify object.
 func JSONPatch(object any, changes []Change) ([]byte, error) {
 	type operation struct {
 		Op    string          `json:"op"`
@@ -198,6 +233,7 @@ func JSONPatch(object any, changes []Change) ([]byte, error) {
 		Value json.RawMessage `json:"value,omitempty"`
 	}
 	patch := []operation{}
+	copied := copies{}
 	for _, c := range changes {
 		node, way := object, []string{}
 		tokens := Tokens(c.Path)
@@ -233,7 +269,7 @@ func JSONPatch(object any, changes []Change) ([]byte, error) {
 			node = child
 		}
 		var err error
-		if object, err = apply(object, c); err != nil {
+		if object, err = copied.apply(object, c); err != nil {
 			return nil, err
 		}
 	}
@@ -242,6 +278,11 @@ func JSONPatch(object any, changes []Change) ([]byte, error) {
 
 // Decode parses one JSON value. It returns numbers as [json.Number], so that they are not rounded.
 func Decode(text []byte) (any, error) {
+	if len(text) > 0 && text[0] == '"' { // most changes write strings, and a decoder allocates a buffer
+		var value string
+		err := json.Unmarshal(text, &value)
+		return value, err
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var value any
@@ -320,6 +361,7 @@ func numbersIn(text string) iter.Seq[string] {
 // An editor modifies an object. It records the changes and their inverse.
 type editor struct {
 	object   any
+	copied   copies // the original object is not modified
 	changes  []Change
 	inverses [][]Change // for each change, the changes that revert it
 	err      error      // the first error; later changes are ignored
@@ -363,7 +405,7 @@ func (e *editor) edit(value json.RawMessage, path []string) {
 	if e.err != nil {
 		return
 	}
-	if e.object, e.err = apply(e.object, c); e.err != nil {
+	if e.object, e.err = e.copied.apply(e.object, c); e.err != nil {
 		return
 	}
 	e.changes = append(e.changes, c)

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -156,7 +157,7 @@ func FuzzUninject(f *testing.F) {
 // untouched returns a copy of a pod without the sidecar and without the fields that an injection
 // changes.
 func untouched(pod any) any {
-	pod = Copy(pod)
+	pod = runtime.DeepCopyJSONValue(pod)
 	annotations, _ := At(pod, "metadata", "annotations").(map[string]any)
 	for _, key := range []string{StatusAnnotation, "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"} {
 		delete(annotations, key)

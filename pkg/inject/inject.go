@@ -170,7 +170,7 @@ func decide(v Verdict, reason, format string, args []any) error {
 //
 // [Apply] makes the Changes of the result.
 func Inject(template any, opts Options, services ...ServicePort) Outcome {
-	in := &injection{editor: editor{object: Copy(template)}, hints: map[string]*hints{}}
+	in := &injection{editor: editor{object: template, copied: copies{}}, hints: map[string]*hints{}}
 	in.readServices(services)
 	err := in.read(template)
 	if err == nil {

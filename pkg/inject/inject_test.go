@@ -11,6 +11,7 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
@@ -34,15 +35,17 @@ type injected struct {
 // changed returns a copy of an object after changes.
 func changed(t *testing.T, object any, changes []Change) any {
 	t.Helper()
-	after, err := Apply(Copy(object), changes)
+	before := encode(object)
+	after, err := Apply(object, changes)
 	harness.NoError(t, err, encode(changes), "of", encode(object))
+	harness.Equal(t, string(encode(object)), string(before), "original object")
 	return after
 }
 
 // patched returns an object after the JSON patch of changes.
 func patched(t *testing.T, object any, changes []Change) any {
 	t.Helper()
-	text, err := JSONPatch(Copy(object), changes)
+	text, err := JSONPatch(object, changes)
 	harness.NoError(t, err)
 	patch, err := jsonpatch.DecodePatch(text)
 	harness.NoError(t, err)
@@ -137,7 +140,7 @@ func patchEqualsChanges(t *testing.T, p *injected) {
 }
 
 func defaultsKeepSidecar(t *testing.T, p *injected) {
-	filled := Copy(p.before)
+	filled := runtime.DeepCopyJSONValue(p.before)
 	fillIn(filled)
 	out := Inject(filled, p.opts)
 	if out.Verdict != Injected {

@@ -179,7 +179,7 @@ func exceeded(out *Outcome, template any, quotas []Quota) []string {
 
 // podAfter returns a pod after changes, or an empty pod if the changed template is invalid.
 func podAfter(template any, changes []Change) *corev1.PodSpec {
-	if after, err := Apply(Copy(template), changes); err == nil {
+	if after, err := Apply(template, changes); err == nil {
 		if t, err := decodeTemplate(after); err == nil {
 			return &t.Spec
 		}

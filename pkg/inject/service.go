@@ -221,7 +221,7 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 		text = fmt.Sprintf("%s (port %d of the sidecar)", like.PortName, like.ServingPort)
 	}
 
-	e := &editor{object: Copy(service)}
+	e := &editor{object: service, copied: copies{}}
 	out := e.followPorts(s, selected, like, to, text)
 	switch {
 	case e.err != nil:

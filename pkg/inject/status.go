@@ -174,12 +174,14 @@ func revertChanges(object any, text string, traces []trace) Outcome {
 		return refused("annotation %s is not a valid injection status: %v; the object was not changed", StatusAnnotation, err)
 	}
 	out := Outcome{Verdict: Uninjected, Text: "the original object is restored"}
-	object = Copy(object)
+	copied := copies{}
 	for _, c := range s.Undo {
-		if _, err := apply(object, c); err != nil { // skip a change that has no effect
+		after, err := copied.apply(object, c)
+		if err != nil { // skip a change that has no effect
 			out.Warnings = append(out.Warnings, fmt.Sprintf("the original value cannot be restored: %v", err))
 			continue
 		}
+		object = after
 		out.Changes = append(out.Changes, c)
 	}
 	return out

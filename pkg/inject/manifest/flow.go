@@ -3,7 +3,6 @@ package manifest
 import (
 	"bytes"
 	"errors"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -258,7 +257,7 @@ func (l *flowList) join(parts []*document) *document {
 	want, _ := outline(text)
 	lost := !whole.keepInComment(l.original, func(text []byte) error {
 		got, err := outline(text)
-		if err == nil && !reflect.DeepEqual(got, want) {
+		if err == nil && !equal(got, want) {
 			err = errors.New("the List does not have the expected value")
 		}
 		if err == nil {

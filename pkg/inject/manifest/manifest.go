@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -315,16 +314,20 @@ func parseYAML(text []byte) (*yaml.Node, error) {
 // read returns the syntax tree and the value of a document.
 func read(text []byte) (n *yaml.Node, value any, err error) { return new(document).read(text) }
 
-// read is like the function read. The nodes of an item that is edited in place have columns.
+// read is like the function read, but parses the text with the method parse.
 func (d *document) read(text []byte) (n *yaml.Node, value any, err error) {
-	read := parse
-	if d.isInPlaceFlow() {
-		read = parseYAML
-	}
-	if n, err = read(text); err == nil && n != nil {
+	if n, err = d.parse(text); err == nil && n != nil {
 		value, err = valueOf(n)
 	}
 	return n, value, err
+}
+
+// parse is like the function parse. The nodes of an item that is edited in place have columns.
+func (d *document) parse(text []byte) (*yaml.Node, error) {
+	if d.isInPlaceFlow() {
+		return parseYAML(text)
+	}
+	return parse(text)
 }
 
 // Text returns the current content of the file.
@@ -777,15 +780,20 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	}
 	isJSON := !isBlockStyle(d.node) && !d.isInPlaceFlow()
 	if !isJSON {
-		if text, err := d.editText(changes); err == nil && d.setText(text, want) == nil {
+		text, err := d.editText(changes)
+		d.node = nil // reduces the peak memory: setText decodes the new text
+		if err == nil && d.setText(text, want) == nil {
 			return false, nil
+		}
+		if d.node, err = d.parse(d.text); err != nil { // the nodes were changed
+			return false, err
 		}
 	}
 	text, err := d.encode(changes)
 	if err != nil {
 		return false, err
 	}
-	d.node = nil // reduces the peak memory: setText decodes the new text
+	d.node = nil // see above
 	if err := d.setText(text, want); err != nil {
 		return false, fmt.Errorf("encode document: %w", err)
 	}
@@ -795,7 +803,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 // setText replaces the text of the document with a text whose value must be want.
 func (d *document) setText(text []byte, want any) error {
 	n, got, err := d.read(text)
-	if err == nil && !reflect.DeepEqual(got, want) {
+	if err == nil && !equal(got, want) {
 		err = errors.New("the result does not have the expected value")
 	}
 	if err == nil {
@@ -804,9 +812,35 @@ func (d *document) setText(text []byte, want any) error {
 	return err
 }
 
+// equal reports whether two values in the form of [inject.Decode] are equal. It is much faster than
+// reflect.DeepEqual.
+func equal(a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for key, value := range a {
+			if other, has := b[key]; !has || !equal(value, other) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		b, ok := b.([]any)
+		return ok && slices.EqualFunc(a, b, equal)
+	}
+	switch b.(type) {
+	case map[string]any, []any: // not comparable
+		return false
+	}
+	return a == b
+}
+
 // after returns the value of the document after the changes.
 func (d *document) after(changes []inject.Change) (any, error) {
-	return inject.Apply(inject.Copy(d.value), changes) // copy the value, because Apply modifies it
+	return inject.Apply(d.value, changes)
 }
 
 // editText returns the text of the document after the changes were made in place. It changes the

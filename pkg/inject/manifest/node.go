@@ -238,6 +238,26 @@ func nodeOfJSON(text []byte) *yaml.Node {
 	return next()
 }
 
+// newNode returns the nodes of a JSON value that is added to a document. They have no style, so that the
+// value is written in the style of the document.
+func newNode(text []byte) *yaml.Node {
+	var value string
+	if text[0] == '"' && json.Unmarshal(text, &value) == nil { // most values are strings, and a decoder allocates a buffer
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
+	}
+	n := nodeOfJSON(text)
+	clearLayout(n)
+	return n
+}
+
+// clearLayout removes the style and the line numbers of a node.
+func clearLayout(n *yaml.Node) {
+	n.Style, n.Line = 0, 0
+	for _, child := range n.Content {
+		clearLayout(child)
+	}
+}
+
 // An edit maps each modified node of a document to its Content before the modification. New nodes
 // have the Line 0.
 type edit map[*yaml.Node][]*yaml.Node
@@ -248,7 +268,7 @@ type edit map[*yaml.Node][]*yaml.Node
 func (e edit) apply(root *yaml.Node, c inject.Change) {
 	var value *yaml.Node
 	if c.Value != nil {
-		value = copyOf(nodeOfJSON(c.Value)) // remove the style, so that the value is written in the style of the document
+		value = newNode(c.Value)
 	}
 	n := root
 	tokens := inject.Tokens(c.Path)

@@ -125,12 +125,12 @@ func scalarText(n *yaml.Node) string {
 // 128 KiB for each string.
 func simpleText(value string) (text string, ok bool) {
 	switch {
+	case isJSONWord(value):
+		return "'" + strings.ReplaceAll(value, "'", "''") + "'", true
 	case plainWord.MatchString(value) && !otherWord.MatchString(value):
 		return value, true
 	case numberWord.MatchString(value):
 		return `"` + value + `"`, true
-	case jsonWord.MatchString(value):
-		return "'" + strings.ReplaceAll(value, "'", "''") + "'", true
 	}
 	return "", false
 }
@@ -141,8 +141,14 @@ var (
 	plainWord  = regexp.MustCompile(`^(/?[A-Za-z][A-Za-z0-9]*([-_./:][A-Za-z0-9]+)*|[1-9][0-9]*(m|s|k|M|G|Ki|Mi|Gi))$`)
 	otherWord  = regexp.MustCompile(`(?i)^(y|n|yes|no|on|off|true|false|null)$`)
 	numberWord = regexp.MustCompile(`^([0-9]+|true|false)$`)
-	jsonWord   = regexp.MustCompile(`^[{\[][ -~]*[}\]]$`)
 )
+
+// isJSONWord reports whether a string contains only printable ASCII characters and is in braces or brackets.
+func isJSONWord(value string) bool {
+	n := len(value)
+	return n > 1 && (value[0] == '{' || value[0] == '[') && (value[n-1] == '}' || value[n-1] == ']') &&
+		!strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' })
+}
 
 // quoted returns a string in double quotes. The result is valid JSON and YAML.
 func quoted(text string) string {

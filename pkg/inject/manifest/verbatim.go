@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -206,7 +205,7 @@ func (d *document) isRestored(was parsed) bool {
 	undone := &document{text: d.text, node: d.node, value: d.value, in: d.in, isItem: d.isItem}
 	undone.list(readStatus)
 	changes, _ := undone.takeChanges()
-	if value, err := undone.after(changes); err != nil || !reflect.DeepEqual(value, was.value) {
+	if value, err := undone.after(changes); err != nil || !equal(value, was.value) {
 		return false
 	}
 	edit := undone.editText
