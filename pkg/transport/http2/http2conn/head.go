@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
@@ -172,11 +171,11 @@ func (h *Head) pseudo() bool {
 // validName reports whether name is a token without upper-case letters (RFC 9113 section 8.2.1).
 func validName(name string) bool {
 	for i := range len(name) {
-		if c := name[i]; 'A' <= c && c <= 'Z' || !transport.IsTokenChar(c) {
+		if c := name[i]; 'A' <= c && c <= 'Z' {
 			return false
 		}
 	}
-	return name != ""
+	return wire.ValidToken(name)
 }
 
 // connectionSpecific reports whether a field is specific to an HTTP/1.1 connection (RFC 9113 section 8.2.2). Unlike
