@@ -81,7 +81,7 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 		}
 		return v, err
 	case yaml.SequenceNode:
-		list := []any{}
+		list := make([]any, 0, len(n.Content))
 		for _, item := range n.Content {
 			v, err := d.decode(item)
 			if err != nil {

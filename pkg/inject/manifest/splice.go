@@ -34,7 +34,7 @@ type splicer struct {
 }
 
 func newSplicer(text []byte, root *yaml.Node, e edit) *splicer {
-	s := &splicer{text: text, lines: []int{0}, original: e}
+	s := &splicer{text: text, lines: make([]int, 1, 1+bytes.Count(text, []byte("\n"))), original: e}
 	for i, b := range text {
 		if b == '\n' {
 			s.lines = append(s.lines, i+1)
@@ -82,6 +82,11 @@ func (s *splicer) run(root *yaml.Node) (text []byte, err error) {
 	// the text of the inner node comes first.
 	slices.SortStableFunc(s.splices, func(a, b splice) int { return cmp.Compare(a.from, b.from) })
 	var b bytes.Buffer
+	size := len(s.text)
+	for _, p := range s.splices {
+		size += len(p.text) + len(s.style.ending)
+	}
+	b.Grow(size)
 	done := 0
 	for _, p := range s.splices {
 		if p.from < done || p.to < p.from {
