@@ -158,6 +158,7 @@ var importers = []importer{
 	{prefix: "charm.land/", folders: []string{"cmd/kubectl-queue_proxy"}},
 	{prefix: "k8s.io/cli-runtime/", folders: []string{"pkg/plugin", "cmd/kubectl-queue_proxy"}},
 	{prefix: "k8s.io/client-go/", folders: []string{"pkg/plugin", "cmd/kubectl-queue_proxy"}},
+	{prefix: "k8s.io/klog/v2", folders: []string{"cmd/kubectl-queue_proxy"}},
 	{prefix: "k8s.io/streaming/", folders: []string{"pkg/plugin"}},
 	{prefix: "k8s.io/", folders: []string{"pkg/inject", "cmd/injector/internal/check", "pkg/inject/webhook", "pkg/plugin"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
