@@ -142,7 +142,7 @@ func TestInPlaceFailureWritesNoFile(t *testing.T) {
 func TestMemoryIsLimited(t *testing.T) {
 	small := goodPod + strings.Repeat("---\n# x\n", 10_000)
 	large := goodPod + "# " + strings.Repeat("x", maxSmallDocument)
-	for text, want := range map[string]string{small: fmt.Sprint(400, 50<<20+15*len(small)), large: fmt.Sprint(25, int64(math.MaxInt64))} {
+	for text, want := range map[string]string{small: fmt.Sprint(400, 57<<20+18*len(small)), large: fmt.Sprint(25, int64(math.MaxInt64))} {
 		for _, command := range []string{"inject", "uninject", "explain", "status"} {
 			got := ""
 			output := writerFunc(func(text []byte) (int, error) {
