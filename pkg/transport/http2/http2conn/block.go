@@ -113,8 +113,8 @@ func appendInteger(b []byte, first byte, bits uint, n int) []byte {
 // valid, because the peer cannot require a lower size later.
 const noTable = 0x20
 
-// staticIndex returns the first index of a field name in the static table (RFC 7541 appendix A), or 0. A switch needs
-// less time than a map, because the compiler compares the lengths first.
+// staticIndex returns the first index of a field name in the static table (RFC 7541 appendix A), or
+// 0. A switch is faster than a map, because the compiler compares the lengths first.
 func staticIndex(name string) int {
 	switch name {
 	case ":authority":
