@@ -196,7 +196,7 @@ undone. The rest of the file is not changed.
 func (c *command) explainCommand() *cobra.Command {
 	f := new(fileFlags)
 	cmd := fileCommand(&cobra.Command{
-		Use: "explain", Short: "Show the result of an injection and the reasons",
+		Use: "explain", Short: "Show the result of an injection and the reasons for it",
 		Long: `Show the result of the injection of each object. The report contains the evidence and the confidence
 for each port, the changes, the missing information, and the errors in the probes. No files are
 written.

@@ -211,8 +211,8 @@ func (l *lastByte) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// unified returns the difference between two texts of a file in the unified format, which patch
-// reads.
+// unified returns the difference between two versions of a file in the unified format, which the
+// program patch supports.
 func unified(name string, before, after []byte) string {
 	_, text, _ := strings.Cut(string(diff.Diff(name, before, name, after)), "\n") // omit the first line, which contains a diff command
 	return text

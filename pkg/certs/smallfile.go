@@ -1,4 +1,4 @@
-// File smallfile.go reads regular files up to a maximum size.
+// This file implements reading of regular files up to a maximum size.
 
 package certs
 

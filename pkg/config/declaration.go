@@ -34,7 +34,7 @@ package config
 // sections are exported because envconfig ignores unexported fields.
 type Config struct {
 	Identity  `section:"Identity" note:"On Knative, the control plane sets these variables. On Kubernetes, they are optional."`
-	Ports     `section:"Ports" note:"Ports must be unique. Values of Kubernetes such as 'METRICS_PORT=tcp://10.0.0.1:80' are ignored with a warning."`
+	Ports     `section:"Ports" note:"Ports must be unique. Values set by Kubernetes, such as 'METRICS_PORT=tcp://10.0.0.1:80', are ignored with a warning."`
 	Queueing  `section:"Concurrency"`
 	Timeouts  `section:"Timeouts" note:"If a timeout expires before the response begins, the response is 504. If it expires later, the response is aborted. The time in the queue is included. 0 disables a timeout."`
 	Readiness `section:"Readiness" note:"See [probes](probes.md)."`

@@ -298,8 +298,8 @@ func (v *TLSVersion) String() string {
 	return map[uint16]string{tls.VersionTLS12: "1.2", tls.VersionTLS13: "1.3"}[v.V]
 }
 
-// CipherSuites are secure cipher suites with their names in crypto/tls. nil means the default of
-// crypto/tls.
+// CipherSuites contains the IDs of secure cipher suites. The text form contains the names in
+// crypto/tls. If it is nil, the default of crypto/tls is used.
 type CipherSuites struct{ Value[[]uint16] }
 
 func (*CipherSuites) allowed() string {

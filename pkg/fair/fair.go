@@ -82,7 +82,7 @@ type client struct {
 // A waiter is a call to Acquire that waits for a slot.
 type waiter struct {
 	slot    *Slot
-	element *list.Element // in client.waiters; nil if the waiter is not queued
+	element *list.Element // element of the waiter in client.waiters; nil if the waiter is not queued
 	err     error         // valid after done is closed
 	done    chan struct{} // closed when the waiter has the slot or an error
 }
@@ -243,7 +243,8 @@ func (s *Semaphore) take() bool {
 	}
 }
 
-// takeOwn revokes a slot of a client for the same client, and reports whether it did. s.mu must be held.
+// takeOwn revokes a slot of c, so that c can use it for another connection. It reports whether a
+// slot was revoked. s.mu must be held.
 func (s *Semaphore) takeOwn(c *client) bool {
 	victim := s.victim(c, true)
 	return victim != nil && s.wait(victim, true) <= 0 && s.evict(victim, true)

@@ -116,7 +116,7 @@ func apiName(c *corev1.Container, n int32, name string) string {
 // applies reports whether the row contains a port.
 func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Contains(r.ports, n) }
 
-// sign returns the sign for a port in a container with the image.
+// sign returns the evidence for a port in a container with the image.
 func (r *imageRow) sign(c *corev1.Container) sign {
 	return sign{imageProtocols[r.kind], fmt.Sprintf("the image is %.100s (%s)", c.Image, r.reason)}
 }

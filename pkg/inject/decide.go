@@ -446,8 +446,9 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
 	isStore := func(c *candidate) bool { return c.sign.protocol == notHTTP && (len(named) == 0 || in.isStore(c)) }
 	if slices.ContainsFunc(pool, isStore) {
-		// If the pod contains a database, a port without evidence belongs to a helper of the
-		// database. If a Service refers to the port, a common number is not evidence either.
+		// If the pod contains a database, a port for which there is no evidence probably belongs to
+		// a helper of the database. If a Service refers to such a port, a common port number is not
+		// sufficient evidence.
 		usable = slices.DeleteFunc(usable, func(c *candidate) bool {
 			return c.container != nil && (c.sign.protocol == unknownProtocol || len(c.services) > 0 && c.sign == byCommonNumber(c.port))
 		})

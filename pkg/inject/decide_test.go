@@ -291,7 +291,7 @@ func TestConsolePortIsNotSelected(t *testing.T) {
 }
 
 // If a probe uses an undeclared port, the declared port may be closed.
-func TestUndeclaredProbePortReturnsWhichPort(t *testing.T) {
+func TestUndeclaredProbePortRequiresPortOption(t *testing.T) {
 	const probe = `"livenessProbe":{"tcpSocket":{"port":20003}}`
 	wantChoices(t, []choice{
 		{"another declared port", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],` + probe + `}]`, "", WhichPort},

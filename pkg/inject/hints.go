@@ -18,9 +18,9 @@ import (
 
 // hints contain the evidence about the ports of a container.
 type hints struct {
-	image    sign             // sign of the image; applies to all ports
+	image    sign             // evidence from the name of the image; applies to all ports
 	sleeps   sign             // set if the command of the container starts no server
-	commands sign             // sign of a database client in the command of a probe; applies to all ports
+	commands sign             // evidence of a database client in the command of a probe; applies to all ports
 	probed   map[int32]sign   // ports that probe commands connect to
 	flags    map[int32]sign   // ports in flags and variables that indicate a protocol
 	serves   map[int32]string // flags and variables that contain the number of a port but do not indicate a protocol
@@ -28,7 +28,7 @@ type hints struct {
 	flagged  bool             // a flag or a variable is the reason for pair
 	insecure bool             // a flag or a variable turns TLS off
 	consoles map[int32]bool   // ports of flags and variables whose names contain the word console
-	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address, with their signs
+	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address, with the evidence
 	mounted  sign             // a volume contains a certificate, so a port without other evidence uses TLS
 	cert     bool             // a flag or a variable contains a certificate
 	spring   spring
@@ -69,8 +69,8 @@ var (
 	otherCerts   = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption", "metrics"}
 	otherServers = []string{"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
 		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault"}
-	// Variables name certificates for many purposes. The name of a variable for the server contains
-	// a word of serverWords, or only words of ownCerts.
+	// Environment variables refer to certificates for many purposes. The name of a variable for the
+	// server certificate contains a word from serverWords, or consists only of words from ownCerts.
 	serverWords = []string{"http", "https", "server", "serving", "web", "webserver", "listen", "listener", "listeners"}
 	storeWords  = []string{"keystore", "store", "pfx", "p12", "pkcs12"}
 	ownCerts    = []string{"tls", "ssl", "https", "http", "server", "serving", "web", "app", "file", "path", "dir", "private", "pem", "cert", "certs", "certfile", "certificate", "crt", "key", "keyfile", "enabled", "enable", "use", "serve"}
@@ -194,8 +194,7 @@ func (h *hints) addPath(n int32, target string) {
 	}
 }
 
-// add sets the sign of a port. An existing sign is replaced only if it has no protocol, or if s
-// indicates HTTP.
+// add sets the evidence for a port. Existing evidence is only replaced if it has no protocol, or if s indicates HTTP.
 func add(all map[int32]sign, port string, s sign) {
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 {

@@ -420,8 +420,8 @@ func checkResources(resources any, of string) error {
 	return nil
 }
 
-// checkExistingSidecar returns an error for pods that already have a sidecar, static pods, pods of
-// Knative, and pods whose labels or annotations disable the injection.
+// checkExistingSidecar returns an error for pods that already have a sidecar, static pods, Knative
+// pods, and pods whose labels or annotations disable the injection.
 func (in *injection) checkExistingSidecar() error {
 	has := hasContainer(in.pod, SidecarName)
 	status, injected := in.meta.Annotations[StatusAnnotation]

@@ -137,8 +137,8 @@ func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 		{Options{"drain-min": "1500ms"}, "whole seconds"},
 		{Options{"request-timeout": "1.5s"}, "whole seconds"},
 		{Options{"inject": "false"}, "inject: must be true"},
-		{Options{"metrics-port": "19090"}, "metrics-port: autoscaler-port can also be 19090"},
-		{Options{"admin-port": "8012"}, "admin-port: serving-port can also be 8012"},
+		{Options{"metrics-port": "19090"}, "metrics-port: autoscaler-port can also use port 19090"},
+		{Options{"admin-port": "8012"}, "admin-port: serving-port can also use port 8012"},
 		{Options{"drain-min": "40s", "drain-deadline": "30s"}, "drain-min"},
 		{Options{"settings": "CONECT_RETRY=1s"}, "CONNECT_RETRY"},
 	} {

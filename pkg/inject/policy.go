@@ -100,7 +100,7 @@ func (p *policy) checkSidecarPorts() error {
 		}
 		for _, n := range may {
 			if other := seen[n]; other != "" {
-				return fmt.Errorf("option %s: %s can also be %d; set another port", u.option, other, n)
+				return fmt.Errorf("option %s: %s can also use port %d; set another port", u.option, other, n)
 			}
 			seen[n] = u.option
 		}

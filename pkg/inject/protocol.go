@@ -426,7 +426,7 @@ func byImage(c *corev1.Container) sign {
 	return sign{}
 }
 
-// httpPorts contains the common numbers of HTTP servers and gRPC servers.
+// httpPorts contains port numbers that HTTP and gRPC servers commonly use.
 var httpPorts = map[int32]string{
 	80: "HTTP", 81: "HTTP", 3000: "HTTP", 4000: "HTTP", 5000: "HTTP", 8000: "HTTP", 8001: "HTTP", 8008: "HTTP", 8080: "HTTP", 8081: "HTTP", 8082: "HTTP", 8083: "HTTP", 8084: "HTTP",
 	8085: "HTTP", 8086: "HTTP", 8088: "HTTP", 8090: "HTTP", 8888: "HTTP", 50051: "gRPC", 4317: "OTLP", 4318: "OTLP",

@@ -22,10 +22,10 @@ type upstream struct {
 }
 
 var (
-	// upstreamWords are words of flags and variables with the address of the server behind a proxy. Exporters use other
-	// words, such as --scrape-uri.
+	// upstreamWords are words in the names of flags and variables that contain the address of the
+	// server behind a proxy. Exporters use other names, such as --scrape-uri.
 	upstreamWords = []string{"upstream", "upstreams", "backend", "backends", "proxy", "proxied", "forward", "target", "targets", "to"}
-	// egressWords are the words of variables for a forward proxy, such as HTTPS_PROXY.
+	// egressWords are words in the names of variables for a forward proxy, such as HTTPS_PROXY.
 	egressWords = []string{"http", "https", "all", "no", "ftp", "proxy"}
 	configWords = []string{"config", "cfg", "configuration"}
 	scrapeWords = []string{"scrape", "scraper", "exporter"}

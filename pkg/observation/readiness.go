@@ -18,7 +18,7 @@ const (
 	PhaseFailing  ReadinessPhase = "failing" // not ready, but has been ready before
 )
 
-// Next returns the phase that follows p after a check with the result ready.
+// Next returns the phase that follows p after a check. ready is the result of the check.
 func (p ReadinessPhase) Next(ready bool) ReadinessPhase {
 	switch {
 	case ready:

@@ -29,7 +29,7 @@ const (
 	NumReasons                  // number of reasons
 )
 
-// reasons contains the word of each reason and its representation in responses: the status and the
+// reasons contains the name of each reason and its representation in responses: the status and the
 // body for HTTP, the error type of RFC 9209 section 2.3, and the status of a gRPC call
 // (docs/promises.md 3.2, 3.6).
 var reasons = [NumReasons]struct {

@@ -1,4 +1,4 @@
-// File client.go finds the sidecars in a cluster, reads their metrics through the API server, and runs a command in the
+// This file finds the sidecars in a cluster, reads their metrics through the API server, and runs a command in the
 // container of a sidecar. The work for each pod is bounded, because the application in a pod controls its responses.
 
 package plugin

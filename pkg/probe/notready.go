@@ -20,12 +20,12 @@ type notReady struct {
 	cause error                     // cancellation cause of the context passed to Ready, or nil
 }
 
-// Error returns one line for the body of a 503 response. It contains the index, kind, phase, word and code of
-// each probe that is not ready, such as
+// Error returns one line for the body of a 503 response. It contains the index, kind, phase, reason
+// and status code of each probe that is not ready, for example:
 //
 //	not ready: probe 0 (httpGet) starting: status 503
 //
-// It does not contain addresses, paths or header fields (docs/promises.md 2.4).
+// The line does not contain addresses, paths or header fields (docs/promises.md 2.4).
 func (e *notReady) Error() string {
 	return e.State.NotReady(e.Word)
 }

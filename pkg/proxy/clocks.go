@@ -14,7 +14,7 @@ import (
 type Clocks struct {
 	Request       time.Duration // maximum duration of the request
 	FirstByteOnly bool          // Request only applies until the response begins
-	ResponseStart time.Duration // until the response begins
+	ResponseStart time.Duration // maximum time until the response begins
 	Idle          time.Duration // maximum time between two bytes in either direction
 	Body          time.Duration // until the next byte of a request body that is being forwarded arrives; applies until the response begins
 	Send          time.Duration // until the client accepts a part of the response that is being written

@@ -91,9 +91,9 @@ func BodyError(err error) error {
 	return &Error{Fault: FaultClientGone, Err: err}
 }
 
-// Cause returns the reason why an exchange failed with err. aborted is the result of [Canceler.Abortable]. If aborted is
-// not nil, it is the reason, and err is only a consequence. body is the error of reading the request body, or nil. If
-// err has no fault and body is not nil, body is the reason.
+// Cause returns the reason why an exchange failed with err. aborted is the result of [Canceler.Abortable]. If aborted
+// is not nil, it is the reason, and err is only a consequence. body is the error from reading the request body, or
+// nil. If err has no fault and body is not nil, body is the reason.
 func Cause(aborted, err, body error) error {
 	switch {
 	case aborted != nil:

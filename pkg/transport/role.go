@@ -12,7 +12,7 @@ const (
 	TransferEncodingRole             // like HopRole; frames the message
 	ConnectionRole                   // like HopRole; names further fields for the next hop
 	TERole                           // like HopRole, but the value "trailers" is also sent to the next hop
-	TrailerRole                      // announces the trailer section; like HopRole in requests
+	TrailerRole                      // announces the trailer section; in requests, like HopRole
 	StopsRole                        // removed from requests, because it is internal to Knative (docs/promises.md 3.8)
 	LengthRole                       // Content-Length, which the proxy writes itself
 	AliasRole                        // a framing field with underscores, which CGI does not distinguish from hyphens

@@ -20,7 +20,7 @@ import (
 const networkVariable = "ENDURANCE_NETWORK"
 
 // errReported is the error of a program that has already printed its error.
-var errReported = errors.New("the error is printed")
+var errReported = errors.New("the error was already printed")
 
 // inNamespace reports whether this process runs in its own network namespace.
 func inNamespace() bool { return os.Getenv(networkVariable) != "" }

@@ -113,8 +113,8 @@ func testWebSocketClose(t *testing.T, r *Release, service string) {
 	}
 }
 
-// The client of an event stream receives the last event from an app that stops, and a normal
-// end of the response.
+// The client of an event stream receives the last event from the stopping app, and the response
+// ends normally.
 func eventStreamEndsWithLastEvent(t *testing.T, _ *Release) {
 	p := newPod(t, drainService)
 	p.start()

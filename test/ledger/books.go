@@ -31,8 +31,8 @@ func (b *Books) App(line string) {
 	}
 }
 
-// Sidecar records a line in the sidecar's log. It returns the line, or nil if the line is not part of the request log.
-// Lines without an ID are recorded under the empty ID.
+// Sidecar records a line from the sidecar's log. It returns the decoded line, or nil if the line is not part of the
+// request log. Lines without an ID are recorded under the empty ID.
 func (b *Books) Sidecar(line string) *Line {
 	var l Line
 	if json.Unmarshal([]byte(line), &l) != nil || l.Message != "request" {

@@ -420,7 +420,7 @@ func (b *responseBody) Read(p []byte) (n int, err error) {
 	}
 	switch {
 	case err == io.EOF:
-		clear(b.x.w.Header()) // remove the fields of the header section, because net/http would send announced trailers with their values
+		clear(b.x.w.Header()) // remove the header fields; otherwise, net/http would use their values for announced trailers with the same names
 		for _, f := range rewrite.ResponseTrailer(b.x.state, b.source.Trailer()) {
 			b.trailer.Add(string(f.Name), string(f.Value))
 		}

@@ -37,7 +37,7 @@ func (l *line) broken() []string {
 			}
 		}
 		if r.cases < alone.cases {
-			names = append(names, fmt.Sprintf("%s, %s: %d cases that did not run", l.name, v, alone.cases-r.cases))
+			names = append(names, fmt.Sprintf("%s, %s: %d cases did not run", l.name, v, alone.cases-r.cases))
 		}
 	}
 	return names

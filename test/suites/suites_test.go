@@ -71,7 +71,7 @@ func TestVerdictListsFailuresOfSidecar(t *testing.T) {
 		"HAProxy fails":                {failing(2), failing(2), failing(2), failing(2, "a"), ""},
 		"sidecar fails":                {failing(2), failing(2, "a"), failing(2), failing(2), "suite, sidecar: a"},
 		"sidecar with a limit fails":   {failing(2, "a"), failing(2), failing(2, "b"), nil, "suite, sidecar, limit 4: b"},
-		"sidecar does not run a case":  {failing(2), failing(1), failing(2), nil, "suite, sidecar: 1 cases that did not run"},
+		"sidecar does not run a case":  {failing(2), failing(1), failing(2), nil, "suite, sidecar: 1 cases did not run"},
 		"no result of a quick variant": {failing(2), failing(2), nil, nil, ""},
 	} {
 		l := &line{name: "suite", results: map[variant]*result{direct: c.direct}}

@@ -236,7 +236,7 @@ func plainServerRequest(request []byte, otherVersion bool) (plain []byte, useTLS
 	}
 	version := values.varints[serverRequestVersion]
 	if version != 1 && version != 2 {
-		return nil, false, false, fmt.Errorf("request of the runner: invalid HTTP version %d", version)
+		return nil, false, false, fmt.Errorf("invalid HTTP version %d in the request of the runner", version)
 	}
 	if otherVersion {
 		version = 3 - version

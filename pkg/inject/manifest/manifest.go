@@ -685,9 +685,9 @@ func (d *document) takeChanges() (changes []inject.Change, changed []*Result) {
 	return changes, changed
 }
 
-// isOther reports whether a document with an error is neither a workload nor a Service, and
-// contains none of them. Its content has no effect on the injection. A repeated key has two
-// meanings, so both are examined.
+// isOther reports whether a document with an error is neither a workload nor a Service, and does
+// not contain one. The content of such a document has no effect on the injection. If a key is
+// repeated, both values are examined.
 func (d *document) isOther() bool {
 	if d.node == nil || errors.Is(d.err, errTooLarge) || errors.Is(d.err, errHelmTemplate) {
 		return false
@@ -781,7 +781,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	isJSON := !isBlockStyle(d.node) && !d.isInPlaceFlow()
 	if !isJSON {
 		text, err := d.editText(changes)
-		d.node = nil // reduces the peak memory: setText decodes the new text
+		d.node = nil // reduces the peak memory usage, because setText decodes the new text
 		if err == nil && d.setText(text, want) == nil {
 			return false, nil
 		}

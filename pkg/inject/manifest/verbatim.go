@@ -58,7 +58,7 @@ func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
 		case err != nil: // the header of the difference or of a chunk
 			var start, length int
 			if n, _ := fmt.Sscanf(line, "@@ -%d,%d", &start, &length); n == 2 {
-				next, last = start-min(length, 1), nil // start is counted from 1, unless the chunk contains no line of from
+				next, last = start-min(length, 1), nil // line numbers begin with 1; if the chunk contains no line of the text from, start is the number of the line before the chunk
 			}
 			continue
 		case line[0] == ' ':
@@ -157,8 +157,9 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 	d.lost = !d.keepInComment(original, func(text []byte) error { return d.setText(text, d.value) })
 }
 
-// keepInComment adds a comment with the hunks that restore original. It replaces the text of the document
-// with set, which returns an error if this changes the value. It returns false if the hunks are not stored.
+// keepInComment adds a comment with the hunks that restore original. It calls set to replace the
+// text of the document. set returns an error if the new text has another value. keepInComment
+// returns false if the hunks are not stored.
 func (d *document) keepInComment(original []byte, set func(text []byte) error) bool {
 	ended, _ := d.kept()
 	newline := lineEnding(original)

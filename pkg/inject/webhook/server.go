@@ -79,7 +79,7 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 
 	reviewServer, metricsServer := s.server(s.closing(main), maxConnections), s.server(s.closing(metricsMux), maxMetricsConnections)
 
-	// The servers and the runners do not stop when ctx is done, but before Run returns.
+	// The servers and the runners are not stopped when ctx is done, but just before Run returns.
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	var all sync.WaitGroup

@@ -53,7 +53,8 @@ const (
 	memoryOfLong    = 48 << 20
 	memoryOfShort   = 16 << 20
 	maxShortReviews = 16
-	// In the configuration of the webhook, the timeout of the API server is 5 s.
+	// reviewTimeout is the timeout of the API server for a review. The webhook configuration sets
+	// it.
 	reviewTimeout = 5 * time.Second
 	// transferTimeout is the maximum time to receive a long review or to write a long response. It is
 	// short, because other reviews may wait for the memory that the transfer uses.
@@ -79,7 +80,8 @@ type Reviewer struct {
 	short, long, texts *budget
 }
 
-// NewReviewer returns a Reviewer without events that denies refused pods.
+// NewReviewer returns a Reviewer that does not write events and that denies pods that cannot be
+// injected.
 func NewReviewer(opts inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 	return &Reviewer{
 		Options: opts, Log: log, Metrics: m, limit: reviewTimeout,

@@ -51,8 +51,8 @@ const (
 	NumNames                        // the number of bounds
 )
 
-// The client errors. A client error is recorded if a client violates a protocol or if a TLS handshake
-// fails. Errors in a request body are not included.
+// Client errors. A client error is recorded if a client violates a protocol or if a TLS handshake
+// fails. Errors in a request body are not client errors.
 const (
 	MalformedRequest  Name = NumNames + iota // header section that is rejected, or HTTP/2 stream error (RFC 9113 section 5.4.2)
 	HTTP2Error                               // connection error (RFC 9113 section 5.4.1)

@@ -1,5 +1,4 @@
-// File batcher.go delivers telemetry and log messages without delaying the goroutines that produce
-// them.
+// This file implements the delivery of telemetry and log messages without delaying the goroutines that produce them.
 
 package export
 

@@ -17,7 +17,7 @@ type Resource struct {
 	Pod, PodIP                                  string
 	Version                                     string // version of this program; may be empty
 
-	ServiceName string            // configured name; if empty, Name returns another value
+	ServiceName string            // configured name; if empty, Name uses other fields
 	Attributes  map[string]string // additional attributes; they override all other fields except ServiceName
 }
 

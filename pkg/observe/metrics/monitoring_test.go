@@ -243,7 +243,7 @@ func TestAlertsHaveRunbookSections(t *testing.T) {
 		}
 		_, section, _ := strings.Cut(text, "### "+name+"\n")
 		section, _, _ = strings.Cut(section, "\n### ")
-		for _, part := range []string{"**Means**", "**Find**", "**Fix**"} {
+		for _, part := range []string{"**Meaning**", "**Find**", "**Fix**"} {
 			if !strings.Contains(section, part) {
 				t.Errorf("%s: %s: got no paragraph %s, want one", runbook, name, part)
 			}

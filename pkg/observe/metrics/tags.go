@@ -31,8 +31,8 @@ const (
 	tagPlaces  = firstNamed + maxTags
 )
 
-// routeTags contains the first maxTags names of route tags, which are label values. It is safe for concurrent
-// use and does not lock.
+// routeTags contains the first maxTags names of route tags. These names are used as label values. A
+// routeTags is safe for concurrent use and has no lock.
 type routeTags struct {
 	known atomic.Pointer[map[string]int] // indexes of the names; the map is replaced and never modified
 }
@@ -43,8 +43,8 @@ func newRouteTags() *routeTags {
 	return t
 }
 
-// place returns the index of a request's tag. A new name gets an index if there are fewer than maxTags
-// names.
+// place returns the index of a request's tag. A tag with a new name gets a new index if there are
+// fewer than maxTags names.
 func (t *routeTags) place(h observation.Getter) int {
 	kind, name := observation.TagOf(h)
 	if kind != observation.TagNamed {

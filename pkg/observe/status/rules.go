@@ -20,7 +20,7 @@ const (
 	slowTime     = time.Second      // time in the application that counts as long if the usual time is not known
 
 	longFactor  = 2                      // minimum ratio of the time of a request that hangs, or of slow requests, to the longest time of other requests
-	firstTime   = 2 * time.Minute        // time in the application after which the first request hangs with high confidence
+	firstTime   = 2 * time.Minute        // time in the application after which the first request is reported as hanging with high confidence
 	slowFactor  = 3                      // minimum ratio of the median time to the usual time in a slow application
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
 	mixShare    = 0.01                   // minimum share of slow requests among the earlier requests for which their share may have increased

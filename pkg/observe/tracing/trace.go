@@ -25,7 +25,7 @@ type Trace struct {
 	id      trace.TraceID
 	sampled bool         // value of the sampled flag that the user container receives
 	next    trace.SpanID // parent span ID that the user container receives
-	text    string       // traceparent that contains the IDs; either the string of the client or made
+	text    string       // traceparent that contains the IDs; either the value received from the client, or the value in made
 	made    [55]byte
 	fields  [maxFields]transport.Field
 

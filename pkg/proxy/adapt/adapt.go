@@ -57,7 +57,7 @@ const (
 	settleTime = 2                      // application times between a change to the limit and the next window; halved during the start
 	minSamples = 16                     // minimum number of responses or errors in a window that ends early; lower during the start
 	enough     = 0.01                   // maximum variance of the mean, divided by the square of the mean, for a window that ends early
-	patience   = 4                      // multiple of the maximum duration if the limit is reached and there are few responses
+	patience   = 4                      // factor by which the maximum duration is multiplied if the limit is reached and there are few responses
 )
 
 // fullShare is the minimum share of the busy time during which the limit is reached in a window that

@@ -229,7 +229,7 @@ func TestLongRequestsDoNotChangeLimit(t *testing.T) {
 	}
 }
 
-func TestOpenRequestsDoNotCountForAdaptiveLimit(t *testing.T) {
+func TestOpenRequestsDoNotCountTowardAdaptiveLimit(t *testing.T) {
 	for name, hold := range map[string]func(l *Limiter, now time.Time, s *Slot){
 		"long":   func(*Limiter, time.Time, *Slot) {},
 		"stream": (*Limiter).Stream,

@@ -30,8 +30,8 @@ type tally struct {
 
 	// The following fields contain sums for all responses that are not errors, with times in seconds.
 	timed               float64 // number of responses
-	time, timeSquares   float64 // application times and their squares, including requests that became long
-	logTime, logSquares float64 // natural logarithms of the application times and their squares
+	time, timeSquares   float64 // application times and the squares of these times, including requests that became long
+	logTime, logSquares float64 // natural logarithms of the application times, and the squares of these logarithms
 }
 
 // note adds a response with an application time of took seconds. full states whether the limit was reached.

@@ -24,7 +24,7 @@ type serverConn struct {
 	sender uint64 // identifies the connection for http2conn.Upload
 
 	// The following fields are owned by the reader goroutine.
-	fresh   []*worker // workers with a received request that were not started yet
+	fresh   []*worker // workers that have received a request but have not been started yet
 	stirred bool      // Waiting was called, and the incomplete frame has not arrived yet
 
 	leaving sync.Once // starts the timer of goAway

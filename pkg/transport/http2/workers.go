@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// keptTime is the time for which idle workers are kept. They are kept because starting a goroutine takes a sixth of the
-// time of a small request. They are not kept longer because each idle worker uses about 10 KB of memory.
+// keptTime is the time for which idle workers are kept. Idle workers are reused because starting a
+// goroutine takes a sixth of the time of a small request. The time is short because each idle
+// worker uses about 10 KB of memory.
 const keptTime = 250 * time.Millisecond
 
 // workers is a pool of goroutines that serve requests. A worker ends after it was idle for keptTime to 2*keptTime. The
@@ -57,7 +58,7 @@ func (w *workers) takeIdle() *worker {
 	return k
 }
 
-// start makes the worker serve the request in its exchange.
+// start causes the worker to serve the request in k.exchange.
 func (k *worker) start() { k.work <- true }
 
 // put returns a worker to the pool. The worker has served its request or was not started. kept is false if the pool is
@@ -92,8 +93,8 @@ func (w *workers) run(k *worker) {
 	k.exchange.canceler.Stop()
 }
 
-// endIdle ends swept workers, which is the number of workers that were idle during the whole time since the last call to
-// endIdle.
+// endIdle ends w.swept workers. This is the number of workers that were idle during the whole time
+// since the last call to endIdle.
 func (w *workers) endIdle() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

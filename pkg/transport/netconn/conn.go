@@ -267,7 +267,7 @@ func (c *Conn) CloseWrite() error {
 	return c.tcp.CloseWrite()
 }
 
-// Close closes the connection. With TLS, it first sends close_notify if this does not block.
+// Close closes the connection. With TLS, it first sends close_notify, unless the write would block.
 func (c *Conn) Close() error {
 	c.sayGoodbye()
 	return c.Cut()

@@ -1,4 +1,4 @@
-// File connlimit.go limits the number of client connections of an engine, over all listeners.
+// This file limits the total number of client connections of an engine on all listeners.
 
 package netconn
 

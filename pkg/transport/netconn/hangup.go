@@ -1,6 +1,6 @@
-// File hangup.go detects that a client has closed its side of a connection or reset it. It does not
-// read from the connection and has no cost per request. All connections are registered in one epoll
-// set of the process.
+// This file implements the detection of clients that have closed their side of a connection or
+// reset the connection. The detection does not read from the connection and has no cost per
+// request. All connections are registered in a single epoll instance.
 //
 // On systems other than Linux, [Watcher.Add] returns nil, and the engine must detect the close itself.
 

@@ -1,4 +1,4 @@
-// File loopback.go connects to ports of this host.
+// This file implements connections to ports of this host.
 
 package netconn
 

@@ -1,8 +1,8 @@
-// File memory.go limits the memory that the requests of all client connections use while they are being read or are
-// waiting.
+// This file limits the memory that the requests of all client connections use while the requests
+// are being read or are waiting.
 //
-// Each connection has an [Account]. The engines add the bytes that a request holds and
-// subtract them when the request releases them. The package does not allocate or free
+// Each connection has an [Account]. The engines add the bytes that a request holds to the account,
+// and subtract these bytes when the request releases them. An account does not allocate or free
 // memory. The following steps keep the sum below the limit of the [Budget]:
 //
 //   - [Account.Admit] returns false if the connection holds more than its share. The engine
@@ -13,9 +13,9 @@
 //     released their memory.
 //
 // The share of each connection is the free memory. A single connection can therefore use half of the budget. The
-// share does not limit a connection that uses little memory. If it needs memory and the budget is exhausted, a
-// connection that uses more memory is closed. Therefore a client with few requests is served even if other clients
-// use the whole budget. A connection whose upload makes progress is closed last.
+// share does not limit a connection that uses little memory. If such a connection needs memory and the budget is
+// exhausted, a connection that uses more memory is closed. Therefore, a client with few requests is served even if
+// other clients use the whole budget. A connection whose upload makes progress is closed last.
 //
 // A connection from an ingress or from the activator carries the requests of many clients. For this reason,
 // connections are compared by their memory per request. Such a connection is not closed if the budget is used by
@@ -35,8 +35,8 @@ import (
 )
 
 const (
-	// MemoryFraction is the memory limit divided by the budget. The rest of the memory is for the process
-	// itself, idle connections, buffers and garbage.
+	// MemoryFraction is the ratio of the memory limit to the budget. The rest of the memory is for
+	// the process itself, idle connections, buffers and garbage.
 	MemoryFraction = 2
 	// Unlimited is the budget in bytes of a process without a memory limit.
 	Unlimited = 1 << 30
@@ -55,18 +55,20 @@ const (
 	// ConnectionBytes is the estimated memory in bytes of a client connection without requests. An
 	// idle TLS connection needs up to 30 KB (docs/bounds.md).
 	ConnectionBytes = 32 << 10
-	// freeFraction is the budget divided by the memory of connections that is not charged.
+	// freeFraction is the ratio of the budget to the memory that open connections can use without
+	// being charged.
 	freeFraction = 4
-	// chargedFraction is the budget divided by the maximum memory of connections that is charged. The rest of the
-	// budget remains for their requests.
+	// chargedFraction is the ratio of the budget to the maximum memory that is charged for the
+	// connections themselves. The rest of the budget remains for the requests.
 	chargedFraction = 2
-	// stalledTime is the time without progress after which a connection with more than ordinary bytes per
-	// request is closed so that another connection is served. Await waits longer than this.
+	// stalledTime is the time without progress after which a connection that holds more than
+	// ordinary bytes per request can be closed, so that another connection is served. It is shorter
+	// than awaitTime, so that Await can use the memory that this connection releases.
 	stalledTime = awaitTime / 2
 	// clockInterval is the minimum time between two updates of the clock.
 	clockInterval = 100 * time.Millisecond
-	// maxClockInterval is the maximum time between two updates of the clock. If it is exceeded, the time
-	// of the previous calls to Add, Sub and Progress is unknown.
+	// maxClockInterval is the maximum time between two updates of the clock. If more time has
+	// passed, the time of the previous calls to Add, Sub and Progress is unknown.
 	maxClockInterval = 2 * clockInterval
 	// While connections are being closed, the sum may exceed the budget by up to
 	// budget/closingFraction bytes.
@@ -113,7 +115,7 @@ type Account struct {
 	served atomic.Int64 // number of requests that are being served
 	ending atomic.Bool  // end was called; set while budget.mu is held
 
-	released atomic.Int64 // number of bytes that were subtracted or forwarded since Open
+	released atomic.Int64 // total number of bytes passed to Sub or Progress since Open
 	moved    atomic.Int64 // value of budget.clock at the last call to Add, Sub or Progress
 }
 
@@ -401,14 +403,14 @@ func (b *Budget) endingBytes() (n int64) {
 	return n
 }
 
-// victim returns the connection to be closed next, or nil if there is none. sum is the number of bytes without the
-// connections that are being closed. now is the time returned by tick. b.mu must be held. The order is:
+// victim returns the connection to be closed next, or nil if no connection should be closed. sum is the number of
+// bytes without the connections that are being closed. now is the time returned by tick. b.mu must be held. The order
+// is:
 //
 //  1. The connection with the most bytes per request, if it holds more than medium bytes and more than
 //     ordinary bytes per request.
 //  2. The connection that has been stalled for the longest time, for example because the user container does not
-//     read an upload. Its client may have disconnected, because a disconnect is not detected while the connection
-//     contains unread input.
+//     read an upload. The client may have disconnected, because a disconnect is not detected while the connection contains unread input.
 //  3. The connection with the most bytes. It must hold more than medium bytes, or it must hold more than
 //     small bytes and make no progress. It is not closed if small connections, connections with progress
 //     and the memory of the connections themselves use half of the budget, because they are then the cause
@@ -483,8 +485,8 @@ func (b *Budget) survey(now int64) (s survey) {
 	return s
 }
 
-// heaviest is the connection with the most bytes per request. If several connections hold as many, it is the one of
-// them with the most bytes.
+// heaviest is the connection with the most bytes per request. If several connections hold the same
+// number of bytes per request, it is the connection with the most bytes in total.
 type heaviest struct {
 	account          *Account
 	perRequest, used int64

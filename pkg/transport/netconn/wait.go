@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A wait measures the time that a connection waits for messages from the client. It excludes the time between two waits.
+// A wait measures the total time that a connection spends waiting for messages from the client.
 // begin and end must only be called by the goroutine that reads from the connection.
 type wait struct {
 	since    atomic.Int64 // start of the current wait, in nanoseconds since 1970; 0 if the connection does not wait

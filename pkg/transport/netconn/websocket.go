@@ -1,4 +1,5 @@
-// File websocket.go sends a Close frame to a WebSocket client between two frames of the user container.
+// This file implements sending a Close frame to a WebSocket client between two frames of the user
+// container.
 
 package netconn
 

@@ -84,8 +84,9 @@ func socket(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.Copy(io.Discard, conn) // read until the client closes the connection
 }
 
-// hold responds after the time in the query. A stream begins its response immediately. An
-// application that continues after its client has disconnected ignores the context.
+// hold responds after the time in the query parameter "for". With the parameter "stream", it begins
+// the response immediately. hold ignores the context, to simulate an application that continues
+// after the client has disconnected.
 func hold(w http.ResponseWriter, r *http.Request) {
 	took, err := time.ParseDuration(r.URL.Query().Get("for"))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/limits/simulation"
 )
 
-// seeds is the number of adaptive limits for each simulated row. The table contains the
-// median.
+// seeds is the number of runs with an adaptive limit for each simulated row. Each run has a
+// separate seed, and the table contains the median.
 const seeds = 3
 
 const simulatedCells = " | best fixed | goodput, 1/s | ceiling | adaptive | p99 | Gradient2 | Vegas | result |"

@@ -53,8 +53,8 @@ func (s *station) leave() *job {
 	return j
 }
 
-// Pool is an application with a fixed number of workers, for example threads or connections to
-// a database. If Local is set, each request first spends this time without a worker.
+// Pool is an application with a fixed number of workers, for example threads or connections to a
+// database. Each request first spends the duration Local without a worker.
 type Pool struct {
 	Workers int
 	Time    time.Duration // mean time with a worker

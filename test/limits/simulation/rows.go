@@ -518,11 +518,12 @@ func (r *Row) Best() (limit int, best, ceiling Result) {
 	return limits[i], results[i], results[len(limits)-1]
 }
 
-// The criteria of each row. Each is a ratio to the value with a fixed limit.
+// The criteria of each row. Each criterion is the ratio of a result to the result with a fixed
+// limit.
 const (
-	LeastOfBest    = 0.85 // minimum ratio to the goodput with the best fixed limit
-	MostP99        = 1.5  // maximum ratio to the 99th percentile with the best fixed limit
-	LeastOfCeiling = 0.97 // minimum ratio to the goodput with the ceiling as a fixed limit
+	LeastOfBest    = 0.85 // minimum ratio of the goodput to the goodput with the best fixed limit
+	MostP99        = 1.5  // maximum ratio of the 99th percentile to that with the best fixed limit
+	LeastOfCeiling = 0.97 // minimum ratio of the goodput to the goodput with the ceiling as a fixed limit
 )
 
 // Criteria returns the criteria that a result does not meet.

@@ -86,7 +86,7 @@ type job struct {
 
 	// The random values are chosen on arrival, so that the requests do not depend on the limit.
 	luck        float64 // uniformly distributed random value
-	first, last float64 // exponentially distributed with mean 1, as a factor of the application's mean
+	first, last float64 // exponentially distributed random values with mean 1, which are multiplied by the application's mean time
 	next        *job
 }
 

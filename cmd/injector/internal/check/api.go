@@ -150,7 +150,7 @@ func (r *run) list(path string, query url.Values, add func(object json.RawMessag
 	}
 }
 
-// find decodes the object with a name into result, and reports whether the object exists.
+// find decodes the object with the given name into result, and reports whether the object exists.
 func (r *run) find(path, name string, result any) (found bool, err error) {
 	err = r.list(path, url.Values{"fieldSelector": {"metadata.name=" + name}}, func(object json.RawMessage) error {
 		found = true

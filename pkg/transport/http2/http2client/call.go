@@ -15,9 +15,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// Call sends one request with methods that block. [Call.Do] returns the response, and [Response.Next] returns the next
-// part of the response body. After [Response.Close] or a failed call to Do, [Call.Begin] prepares the Call for another
-// request.
+// A Call sends a single request. Its methods block. [Call.Do] returns the response, and [Response.Next] returns the
+// next part of the response body. After [Response.Close] or a failed call to Do, [Call.Begin] prepares the Call for
+// another request.
 type Call struct {
 	rewrite.Call
 
@@ -112,9 +112,10 @@ func signal(to chan struct{}) {
 	}
 }
 
-// Do sends the request and returns the final response after its header section was received. A request without Body is
-// retried once if docs/promises.md 3.7 allows the retry, or if the user container reports that it has not processed the
-// request (RFC 9113 section 8.7). The error has a [transport.Fault], or is an error of Settings.Dial.
+// Do sends the request and returns the final response after its header section was received. A
+// request without a body is retried once if docs/promises.md 3.7 allows the retry, or if the user
+// container reports that it has not processed the request (RFC 9113 section 8.7). The error
+// contains a [transport.Fault] or was returned by Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
 	c.client, c.headMemory.Account = client, c.Memory.Account
 	since := 0
@@ -271,8 +272,9 @@ func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
 // section is announced.
 func (r *Response) Length() int64 { return r.length }
 
-// Next returns the next bytes of the body, which are valid until the next call of a method. It blocks until bytes are
-// available. After the last bytes, it returns io.EOF. Any other error has a [transport.Fault].
+// Next returns the next bytes of the body. The bytes are valid until the next method call. Next
+// blocks until bytes are available. After the last bytes, it returns io.EOF. Any other error
+// contains a [transport.Fault].
 func (r *Response) Next() ([]byte, error) {
 	c := r.call
 	for {

@@ -462,7 +462,8 @@ func (c *Conn) pause() error {
 	return nil
 }
 
-// Resume makes a connection that waits because the handler is full call Handler.Full again. It does not block.
+// Resume causes a connection that is waiting for a full handler to call Handler.Full again. It does
+// not block.
 func (c *Conn) Resume() {
 	select {
 	case c.resume <- struct{}{}:
