@@ -119,8 +119,12 @@ func answerFor(o *observation.Observation, x transport.Exchange) answer {
 // the client expired. Servers such as grpc-go reset the stream with CANCEL in this case, often
 // before the RST_STREAM of the client arrives.
 func canceledAtDeadline(o *observation.Observation, x transport.Exchange) bool {
-	return grpcStatusOf(o.Err) == grpcCancelled && transport.IsGRPC(x.Header(transport.ContentType)) &&
-		grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start))
+	return grpcStatusOf(o.Err) == grpcCancelled && isExpiredCall(o, x)
+}
+
+// isExpiredCall reports whether the request is a gRPC call whose timeout has expired.
+func isExpiredCall(o *observation.Observation, x transport.Exchange) bool {
+	return transport.IsGRPC(x.Header(transport.ContentType)) && grpcExpired(x.Header(transport.GRPCTimeout), time.Since(o.Start))
 }
 
 // gRPC status codes.

@@ -156,16 +156,21 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	}
 }
 
-// blameDeadline changes the failure reason of a gRPC call if the user container canceled the call
-// because the timeout of the client expired.
+// blameDeadline changes the reason of a gRPC call to client-gone if the user container did not complete the call
+// because the timeout of the client expired. The user container either resets the stream with CANCEL, or responds
+// with DEADLINE_EXCEEDED, which grpc-go sends if it notices the timeout first.
 func blameDeadline(o *observation.Observation, x transport.Exchange) {
-	if o.Reason != observation.AppReset || !canceledAtDeadline(o, x) {
+	switch {
+	case o.Reason == observation.AppReset && canceledAtDeadline(o, x):
+		if o.Reset && !o.Begun {
+			o.Status = observation.ClientGone.Status()
+		}
+	case o.Reason == observation.OK && o.RPC == observation.GRPCStatusOf(grpcDeadlineExceeded) && isExpiredCall(o, x):
+		o.Status, o.Begun = observation.ClientGone.Status(), false // as if the reset of the client had arrived first
+	default:
 		return
 	}
 	o.Reason = observation.ClientGone
-	if o.Reset && !o.Begun {
-		o.Status = observation.ClientGone.Status()
-	}
 }
 
 // serveProbe responds to a probe. serveProbe and send are separate functions because their

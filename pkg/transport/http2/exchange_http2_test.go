@@ -169,6 +169,19 @@ func TestGRPCStatusIsObserved(t *testing.T) {
 	}
 }
 
+// A server such as grpc-go responds with DEADLINE_EXCEEDED if the timeout of the client has expired.
+func TestDeadlineExceededReportsClientGone(t *testing.T) {
+	for timeout, want := range map[string]string{"1n": "client-gone 499", "1H": "ok 200", "": "ok 200"} {
+		a := newFrameApp(t, func(s *appStream) {
+			s.respond(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "4")
+		})
+		cl := connect(t, a.proxy)
+		cl.receive(cl.send(request("POST", "/", [2]string{"content-type", "application/grpc"}, [2]string{"grpc-timeout", timeout})))
+		o := harness.Receive(t, a.observations, "observation")
+		harness.Equal(t, fmt.Sprint(o.Reason, " ", o.Status), want, "reason and status with the timeout", timeout)
+	}
+}
+
 func TestExpectReachesTheApp(t *testing.T) {
 	for _, values := range [][]string{{"100-continue"}, {"100-continue", ""}} {
 		testExpectReachesTheApp(t, values)
