@@ -393,7 +393,11 @@ func checkHang(e *evidence) (m match, ok bool) {
 	}
 	app := e.board.sources.App()
 	recent := e.eventsLocked(int(hangTime / Interval))
-	left := recent[noResponse]
+	withoutResponse := func(t *tally) uint32 { return t[noResponse] }
+	if e.usual > 0 && e.waited >= slowFactor*e.usual { // requests of clients with short timeouts count as well
+		withoutResponse = func(t *tally) uint32 { return max(t[noResponse], t[unanswered]) }
+	}
+	left := withoutResponse(&recent)
 	if e.leavesEarly() {
 		left = min(left, recent[observation.RequestTimeout]+recent[observation.ResponseStartTimeout])
 	}
@@ -412,7 +416,6 @@ func checkHang(e *evidence) (m match, ok bool) {
 			m.numbers += fmt.Sprintf("; other requests took up to %v", brief(e.longest))
 		}
 	case left >= minFailures:
-		withoutResponse := func(t *tally) uint32 { return t[noResponse] }
 		m = match{
 			confidence: high, since: e.onsetLocked(failureShare, withoutResponse, (*tally).requests),
 			numbers: fmt.Sprintf("%s did not receive a response in the last %v (timeout or client disconnect)", message.Count(left, "request"), hangTime),
@@ -443,12 +446,17 @@ func (e *evidence) needed() time.Duration { return cmp.Or(inMilliseconds(e.p50),
 func (e *evidence) leavesEarly() bool { return e.waited > 0 && e.waited < e.needed() }
 
 // checkUnanswered detects clients that disconnect before the response. If they disconnect within slowTime, this is only a
-// problem if the application needs more time, or if there is no response to other requests. The confidence is higher if
-// the application needs more time, or if other requests are queued.
+// problem if the application needs more time, if they have waited much longer than other requests need, or if there is
+// no response to other requests. The confidence is higher if the application needs more time, or if other requests are
+// queued.
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
 	n, all, early := e.events[unanswered], e.events.requests(), e.leavesEarly()
-	if e.waited == 0 || n < minFailures || float64(n) < errorShare*float64(all) || !early && e.waited < slowTime && e.events.answers() > 0 {
+	long := slowTime
+	if needed := e.needed(); needed > 0 {
+		long = min(long, slowFactor*needed)
+	}
+	if e.waited == 0 || n < minFailures || float64(n) < errorShare*float64(all) || !early && e.waited < long && e.events.answers() > 0 {
 		return m, false
 	}
 	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(

@@ -487,6 +487,25 @@ func TestClientDisconnectsAreNotReportedAsHang(t *testing.T) {
 	}
 }
 
+// The clients disconnect after a short time that is much longer than the usual response time.
+func TestShortTimeoutsAreEvidence(t *testing.T) {
+	for want, answers := range map[string]int{"app-hangs high": 0, "unanswered low": 1} {
+		synctest.Test(t, func(t *testing.T) {
+			b := idle()
+			b.sampled(120, func() { b.observe(5, observation.OK, 20*time.Millisecond) })
+			b.sampled(80, func() {
+				b.observe(answers, observation.OK, 20*time.Millisecond)
+				b.observe(1, observation.ClientGone, 200*time.Millisecond)
+			})
+			s := b.snapshot()
+			if len(s.Problems) == 0 {
+				t.Fatalf("got no problem, want %s", want)
+			}
+			harness.Equal(t, s.Problems[0].Name+" "+string(s.Problems[0].Confidence), want, "first problem")
+		})
+	}
+}
+
 func TestProblemsEndAfterRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := idle()
