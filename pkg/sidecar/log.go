@@ -148,7 +148,7 @@ func (s *sidecar) logFailure(o *observation.Observation) {
 	}
 	fields = append(fields, zap.NamedError("error", o.Err)) // no field if there is no error
 	level := zap.WarnLevel
-	if o.Reason == observation.ClientGone {
+	if o.Reason.IsClient() {
 		level = zap.InfoLevel
 	}
 	s.log.Log(level, "request failed", fields...)

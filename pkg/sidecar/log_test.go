@@ -88,6 +88,20 @@ func TestRequestFailureLogIsBounded(t *testing.T) {
 	}
 }
 
+func TestClientFailuresAreLoggedAsInfo(t *testing.T) {
+	c := config.Default()
+	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
+	reasons := map[observation.Reason]string{observation.BadRequest: "INFO", observation.ClientGone: "INFO", observation.AppReset: "WARNING"}
+	for reason, want := range reasons {
+		lines := logged(t, c, func(l *zap.Logger) {
+			o := &observation.Observation{}
+			o.Reason = reason
+			(&sidecar{log: l}).logFailure(o)
+		})
+		harness.Equal[any](t, lines[0]["severity"], want, "severity for the reason", reason)
+	}
+}
+
 func TestRequestFailureLogContainsPeerAndTraceID(t *testing.T) {
 	const id, peer = "4bf92f3577b34da6a3ce929d0e0e4736", "10.0.0.1:1234"
 	c := config.Default()
