@@ -89,10 +89,10 @@ func TestRequestFailureLogIsBounded(t *testing.T) {
 }
 
 func TestClientFailuresAreLoggedAsInfo(t *testing.T) {
-	c := config.Default()
-	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	reasons := map[observation.Reason]string{observation.BadRequest: "INFO", observation.ClientGone: "INFO", observation.AppReset: "WARNING"}
 	for reason, want := range reasons {
+		c := config.Default()
+		c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 		lines := logged(t, c, func(l *zap.Logger) {
 			o := &observation.Observation{}
 			o.Reason = reason
