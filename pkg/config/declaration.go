@@ -92,8 +92,8 @@ type Timeouts struct {
 	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative without 'OBSERVABILITY_CONFIG' (before 1.19), otherwise 'request'" oneof:"request,first-byte" desc:"Whether 'REVISION_TIMEOUT_SECONDS' limits the whole request or the time to the first byte."`
 	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time until the first byte of the response."`
 	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. It is the only timeout for upgraded connections."`
-	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client disconnects or receives 504."`
-	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses."`
+	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client disconnects or receives 504. 0 releases the slot immediately, as in Knative."`
+	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses. If the time expires, the response is 502."`
 }
 
 // Readiness configures the readiness probes of the user container (docs/promises.md, section 2).
@@ -115,9 +115,9 @@ type Traffic struct {
 // Shutdown configures the drain (docs/promises.md 3.5). DrainQuietPeriod is at most half of
 // DrainDeadline. DrainMin is at most DrainDeadline.
 type Shutdown struct {
-	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain."`
+	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"'REVISION_TIMEOUT_SECONDS' minus 3s on Knative if it is set, otherwise 27s" min:"1ms" desc:"Maximum duration of the drain, after which the remaining requests are aborted."`
 	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"the minimum of 30s and half of 'DRAIN_DEADLINE'" desc:"Minimum time without a new request before the drain ends. The maximum is half of 'DRAIN_DEADLINE'."`
-	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain."`
+	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"Minimum duration of the drain. Use this setting if endpoint changes propagate slowly."`
 	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"Whether the drain waits for streams. With 'end', the user container receives SIGTERM after the quiet period and can close them."`
 	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port for the preStop hook of a native sidecar. Each request makes the pod permanently unready."`
 }
@@ -126,7 +126,7 @@ type Shutdown struct {
 type Limits struct {
 	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of a header section. A longer request gets 431, and a longer response becomes 502."`
 	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of a request body. A longer request gets 413. 0 means no limit."`
-	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of client connections on both request ports. 0 derives the limit from the memory and [file descriptors](reliability.md#file-descriptors)."`
+	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of client connections on both request ports. A further connection closes the longest-idle connection, or waits. 0 derives the limit from the memory and [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
 	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time until the next byte of a request body before the response begins, except for gRPC over HTTP/2. 0 means no limit."`
 	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next 64 KiB of a response, except on upgraded connections."`
