@@ -21,7 +21,7 @@ const (
 
 	longFactor  = 2                      // minimum ratio of the time of a request that hangs, or of slow requests, to the longest time of other requests
 	firstTime   = 2 * time.Minute        // time in the application after which the first request is reported as hanging with high confidence
-	slowFactor  = 3                      // minimum ratio of the median time to the usual time in a slow application
+	slowFactor  = 3                      // minimum ratio of a long time in the application to the usual time
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
 	mixShare    = 0.01                   // minimum share of slow requests among the earlier requests for which their share may have increased
 	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
@@ -216,7 +216,7 @@ type evidence struct {
 // latest contains the values of the last samples.
 type latest struct {
 	samples      int   // number of samples
-	events       tally // events since the first of these samples
+	events       tally // events during these samples
 	p50, p99     float64
 	queued       float64       // 99th percentile of the time in the queue, in milliseconds
 	waited       time.Duration // median time in the application of requests whose clients disconnected before the response; 0 if there are none
@@ -394,7 +394,7 @@ func checkHang(e *evidence) (m match, ok bool) {
 	app := e.board.sources.App()
 	recent := e.eventsLocked(int(hangTime / Interval))
 	withoutResponse := func(t *tally) uint32 { return t[noResponse] }
-	if e.usual > 0 && e.waited >= slowFactor*e.usual { // requests of clients with short timeouts count as well
+	if e.usual > 0 && e.waited >= e.longWait() { // requests of clients with short timeouts count as well
 		withoutResponse = func(t *tally) uint32 { return max(t[noResponse], t[unanswered]) }
 	}
 	left := withoutResponse(&recent)
@@ -442,6 +442,14 @@ func checkHang(e *evidence) (m match, ok bool) {
 // needed returns the median time that the application needs for a response, or 0 if it is not known.
 func (e *evidence) needed() time.Duration { return cmp.Or(inMilliseconds(e.p50), e.usual) }
 
+// longWait returns the time after which a client has waited long for a response.
+func (e *evidence) longWait() time.Duration {
+	if needed := e.needed(); needed > 0 {
+		return min(slowTime, slowFactor*needed)
+	}
+	return slowTime
+}
+
 // leavesEarly reports whether clients disconnect before the application can respond.
 func (e *evidence) leavesEarly() bool { return e.waited > 0 && e.waited < e.needed() }
 
@@ -452,11 +460,7 @@ func (e *evidence) leavesEarly() bool { return e.waited > 0 && e.waited < e.need
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
 	n, all, early := e.events[unanswered], e.events.requests(), e.leavesEarly()
-	long := slowTime
-	if needed := e.needed(); needed > 0 {
-		long = min(long, slowFactor*needed)
-	}
-	if e.waited == 0 || n < minFailures || float64(n) < errorShare*float64(all) || !early && e.waited < long && e.events.answers() > 0 {
+	if e.waited == 0 || n < minFailures || float64(n) < errorShare*float64(all) || !early && e.waited < e.longWait() && e.events.answers() > 0 {
 		return m, false
 	}
 	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
