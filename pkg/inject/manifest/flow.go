@@ -98,6 +98,9 @@ func readFlowList(text []byte) (l *itemList, items, divided []span) {
 // isInPlaceFlow reports whether the document is an item in flow style that is edited in place.
 func (d *document) isInPlaceFlow() bool { return d.in != nil && d.in.flow != nil && !d.in.isJSON }
 
+// becomesJSON reports whether a change encodes the whole document as JSON.
+func (d *document) becomesJSON() bool { return !isBlockStyle(d.node) && !d.isInPlaceFlow() }
+
 // isPlain reports whether a node contains no anchors, aliases and tags.
 func isPlain(n *yaml.Node) bool {
 	return n.Kind != yaml.AliasNode && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 &&

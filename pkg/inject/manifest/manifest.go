@@ -778,7 +778,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	if err != nil {
 		return false, err
 	}
-	isJSON := !isBlockStyle(d.node) && !d.isInPlaceFlow()
+	isJSON := d.becomesJSON()
 	if !isJSON {
 		text, err := d.editText(changes)
 		d.node = nil // reduces the peak memory usage, because setText decodes the new text
@@ -856,7 +856,7 @@ func (d *document) editText(changes []inject.Change) ([]byte, error) {
 // encode applies the changes and returns the new text of the document. It modifies the nodes of a
 // JSON document in place, because a copy would increase the peak memory usage.
 func (d *document) encode(changes []inject.Change) ([]byte, error) {
-	isJSON := !isBlockStyle(d.node) && !d.isInPlaceFlow()
+	isJSON := d.becomesJSON()
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
 	if !isJSON {
 		_ = yaml.Unmarshal(d.text, doc) // parse again with the comments, because the nodes may be partially changed

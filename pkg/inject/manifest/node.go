@@ -245,17 +245,7 @@ func newNode(text []byte) *yaml.Node {
 	if text[0] == '"' && json.Unmarshal(text, &value) == nil { // most values are strings, and a decoder allocates a buffer
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
 	}
-	n := nodeOfJSON(text)
-	clearLayout(n)
-	return n
-}
-
-// clearLayout removes the style and the line numbers of a node.
-func clearLayout(n *yaml.Node) {
-	n.Style, n.Line = 0, 0
-	for _, child := range n.Content {
-		clearLayout(child)
-	}
+	return copyOf(nodeOfJSON(text))
 }
 
 // An edit maps each modified node of a document to its Content before the modification. New nodes

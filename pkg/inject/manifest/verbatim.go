@@ -210,7 +210,7 @@ func (d *document) isRestored(was parsed) bool {
 		return false
 	}
 	edit := undone.editText
-	if !isBlockStyle(undone.node) && !undone.isInPlaceFlow() {
+	if undone.becomesJSON() {
 		edit = undone.encode
 	}
 	text, err := edit(changes)
