@@ -113,7 +113,7 @@ func New(options Options) *Semaphore {
 // holders and waiters and none of its slots can be revoked immediately.
 //
 // If the queue is full, the newest waiter of the client with the most waiters leaves the queue, and its call
-// to Acquire returns ErrQueueFull. This waiter can be the new one.
+// to Acquire returns ErrQueueFull. This waiter can be the caller.
 func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
 	w, err := s.enqueue(r)
 	if err != nil {
@@ -299,7 +299,7 @@ func (s *Semaphore) advanceLater(wait time.Duration) {
 }
 
 // victim returns the slot to revoke for the waiting client c, or nil if no slot can be revoked for c. If own is
-// true, only the slots of c are considered. s.mu must be held.
+// true, victim considers only the slots of c. s.mu must be held.
 func (s *Semaphore) victim(c *client, own bool) (victim *Slot) {
 	known := s.unknown+1 <= len(s.holders)/2 // the slots with this value of Slot.known are revoked first
 	used := func(slot *Slot) int {

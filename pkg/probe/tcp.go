@@ -28,9 +28,9 @@ type dialer struct {
 	dialed6       time.Time // time of the last attempt to connect to [::1]
 }
 
-// loopback6Interval is the minimum time between two dials of [::1] while no server listens on
+// loopback6Interval is the minimum time between two attempts to connect to [::1] while no server listens on
 // 127.0.0.1. It is longer than minRedialInterval, because most applications listen on 127.0.0.1, and a
-// second dial doubles the cost of an attempt.
+// second connection doubles the cost of a probe.
 const loopback6Interval = 40 * time.Millisecond
 
 // hostOf returns the host that a probe connects to and the dialer of the probe. named is the host field of the probe.

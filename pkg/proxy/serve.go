@@ -166,7 +166,7 @@ func blameDeadline(o *observation.Observation, x transport.Exchange) {
 			o.Status = observation.ClientGone.Status()
 		}
 	case o.Reason == observation.OK && o.RPC == observation.GRPCStatusOf(grpcDeadlineExceeded) && isExpiredCall(o, x):
-		o.Status, o.Begun = observation.ClientGone.Status(), false // as if the reset of the client had arrived first
+		o.Status, o.Begun = observation.ClientGone.Status(), false // the same result as if the client had reset the stream first
 	default:
 		return
 	}

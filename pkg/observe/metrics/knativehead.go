@@ -74,8 +74,8 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags, names names) *knat
 	).gauge("target_info", "Information about the pod in the labels. The value is always 1.", one)
 	addOTelRuntime(r.with("otel_scope_name", scopeRuntime))
 	// Knative also exports the default collectors of client_golang. client_golang registers them in the
-	// default registry before main starts, and no other metric is registered there. The startup would take
-	// longer with two more collectors.
+	// default registry before main starts, and no other metric is registered there. Two more collectors
+	// would increase the startup time.
 	r.MustRegister(prometheus.DefaultRegisterer.(*prometheus.Registry))
 	return k
 }

@@ -160,7 +160,7 @@ type memoryState struct {
 // without requests are absent. Kubelet probes are not included.
 type totals map[string]uint64
 
-// The problems that [Board.FirstProblem] can return. Each of them explains why all requests fail.
+// The problems that [Board.FirstProblem] can return. Each of these problems makes all requests fail.
 const (
 	// NotHTTP means that the port of the user container accepts TCP connections, but does not support HTTP.
 	NotHTTP = "the user container is not an HTTP server"

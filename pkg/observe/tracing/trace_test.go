@@ -136,7 +136,7 @@ var (
 	follow = Sampling{Follow: true}
 )
 
-func TestSampledRequestSendsOwnSpanAsParent(t *testing.T) {
+func TestSampledSpanIsParentOfAppSpans(t *testing.T) {
 	const w3c = "traceparent: 00-" + tid + "-" + sid + "-01"
 	b3in := []string{"X-B3-TraceId: " + tid, "X-B3-SpanId: " + sid, "X-B3-Sampled: 1", "X-B3-ParentSpanId: " + short}
 	for _, c := range []struct {

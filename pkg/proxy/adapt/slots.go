@@ -78,11 +78,11 @@ type Limiter struct {
 	longAfter      time.Duration // application time after which a request is long
 	responded      bool          // a response has arrived since Tick last exempted a long request
 	typical        float64       // estimated lower quartile of the application time in seconds, without streams and paths with mostly long requests
-	increased      time.Time     // when typical was last increased
+	increased      time.Time     // last time at which typical was increased
 	shortened      time.Time     // time of the last response within typical
 	credit         float64       // maximum increase of log(typical)
 	polls          int           // running requests of paths with mostly long requests
-	polledAt       time.Time     // when a poll last ended while many polls were running
+	polledAt       time.Time     // last time at which a poll ended while many polls were running
 	paths          paths
 }
 

@@ -180,8 +180,8 @@ func (t *tally) typical() (log, variance float64) {
 	return log, max(t.logSquares/n-log*log, leastSpread*leastSpread) / n
 }
 
-// A lowest estimates the mean without load. It contains the lowest recent mean and the limit at which
-// this mean was measured. A higher mean replaces it only if its limit is lower or about the same.
+// A lowest estimates the mean without load. It contains the lowest recent mean and the limit at which this mean was
+// measured. A higher mean replaces this mean only if it was measured at a lower limit or at about the same limit.
 type lowest struct {
 	mean  float64   // in seconds; 0 means unknown
 	limit int       // the limit at which mean was measured

@@ -15,7 +15,7 @@
 // The share of each connection is the free memory. A single connection can therefore use half of the budget. The
 // share does not limit a connection that uses little memory. If such a connection needs memory and the budget is
 // exhausted, a connection that uses more memory is closed. Therefore, a client with few requests is served even if
-// other clients use the whole budget. A connection whose upload makes progress is closed last.
+// other clients use the whole budget. A connection with an upload that makes progress is closed last.
 //
 // A connection from an ingress or from the activator carries the requests of many clients. For this reason,
 // connections are compared by their memory per request. Such a connection is not closed if the budget is used by
