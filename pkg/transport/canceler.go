@@ -7,9 +7,9 @@ import (
 )
 
 // A Canceler aborts an exchange. Notify is called for each event that may end the exchange, such as a timeout, a
-// disconnect of the client or the drain deadline. It checks whether the client has disconnected or a timeout has
-// expired, and the first reason that it finds ends the exchange. An engine can reuse the Canceler for its next request,
-// because a late notification for an earlier request only causes a check.
+// disconnect of the client or the drain deadline. Notify checks whether the client has disconnected or a timeout has
+// expired, and the first reason that it finds ends the exchange. An engine can reuse the Canceler for its next
+// request, because a late notification for an earlier request only causes a check.
 //
 // Reset, Wait, Abortable, Context and Stop must be called by the goroutine that serves the request. The other methods
 // are safe for concurrent use.
@@ -51,8 +51,8 @@ func (a *Canceler) Watch(state State) {
 	a.arm()
 }
 
-// WriteStarted calls [State.WriteStarted] to record that a part of the response waits for the client. It also calls
-// Watch, because the timeout of the write may be the next timeout to expire.
+// WriteStarted calls [State.WriteStarted] to record that output cannot be sent until the client reads. It also calls
+// Watch, because the send timeout may be the next timeout to expire.
 func (a *Canceler) WriteStarted(state State) {
 	state.WriteStarted()
 	a.Watch(state)

@@ -11,7 +11,7 @@ type Fault uint8
 // Values of Fault. FaultClientGone and the values after it are faults that the client causes.
 const (
 	FaultUnreachable     Fault = iota + 1 // no connection could be opened
-	FaultLocal                            // no connection; the sidecar lacks a file descriptor, a local port or memory
+	FaultLocal                            // no connection could be opened, because the sidecar lacks a file descriptor, a local port or memory
 	FaultReset                            // the connection was closed before the response was complete
 	FaultGarbage                          // the response is not valid HTTP
 	FaultAborted                          // the engine aborted the call

@@ -28,8 +28,8 @@ type Request interface {
 type Exchange interface {
 	Request
 
-	// Answer sends a response of the sidecar. It is called instead of Forward, or after a call to Forward that sent
-	// nothing to the client. The engine discards an unread request body or closes the connection or stream.
+	// Answer sends a response that the sidecar generates. It is called instead of Forward, or after a call to Forward
+	// that sent nothing to the client. The engine discards an unread request body or closes the connection or stream.
 	Answer(a Answer)
 
 	// Wait waits until Notify is called. It returns nil if the request can continue. Otherwise it returns the
@@ -53,7 +53,6 @@ type Answer interface {
 	// Fields calls yield for each field, except the fields that frame the body.
 	Fields(yield func(name, value string))
 
-	// Body returns the content. framed is false if the response has neither content nor a
-	// Content-Length in HTTP/2.
+	// Body returns the content. framed is false if the response has neither content nor, in HTTP/2, a Content-Length.
 	Body() (content string, framed bool)
 }

@@ -1,18 +1,19 @@
-// Package transport defines the interface between the protocol engines and the proxy: [Handler], [State],
-// [Exchange], [Canceler] and [Answer]. It also defines the errors of a failed exchange ([Error]), the names and
-// roles of HTTP fields, and the rules for fields that apply to all versions of HTTP. The packages below it
-// implement connections and protocols.
+// Package transport defines the interface between the protocol engines and the proxy: [Handler], [State], [Exchange],
+// [Canceler] and [Answer]. It also defines the errors of a failed exchange ([Error]), the names and roles of HTTP
+// fields, and the rules for fields that apply to all versions of HTTP. The packages in its subdirectories implement
+// connections and protocols.
 //
-// The package imports no other package of this module. A [Handler] maps an error to a failure reason.
+// The package imports no other package of this module. Therefore it does not define failure reasons. A [Handler] maps
+// an error to a failure reason.
 package transport
 
 // Hash is the field of a network probe whose value is copied to the response.
 const Hash = "K-Network-Hash"
 
-// UserAgent identifies the client.
+// UserAgent is the field that identifies the client.
 const UserAgent = "User-Agent"
 
-// OriginalHost is the host that the client requested. The ingress sets it.
+// OriginalHost is the field that contains the host that the client requested. The ingress sets it.
 const OriginalHost = "K-Original-Host"
 
 // Fields of HTTP.

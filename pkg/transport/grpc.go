@@ -34,8 +34,8 @@ func GRPCMessage(body []byte) (message []byte, ok bool) {
 }
 
 // GRPCResult returns the Grpc-Status and Grpc-Message fields of a response whose body was read. They are in the
-// trailer section, or in the header section if the response has no message. A result is "" if there is no such
-// field.
+// trailer section, or in the header section if the response has no message. A result is "" if the response does not
+// contain the field.
 func GRPCResult(res *http.Response) (status, message string) {
 	const grpcMessage = "Grpc-Message"
 	if status = res.Trailer.Get(GRPCStatus); status != "" {

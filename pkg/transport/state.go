@@ -48,11 +48,11 @@ type State interface {
 	// GotBody records that bytes of the request body, or its end, arrived.
 	GotBody()
 
-	// WriteStarted records that a part of the response waits for the client until WriteDone is called. It may make
-	// NextExpiry earlier. See [Canceler.WriteStarted].
+	// WriteStarted records that output cannot be sent until the client reads. The wait lasts until WriteDone is
+	// called. WriteStarted may make NextExpiry earlier. See [Canceler.WriteStarted].
 	WriteStarted()
 
-	// WriteDone records that no part of the response waits for the client any longer.
+	// WriteDone records that no output waits for the client.
 	WriteDone()
 
 	// Respond records that the final response has begun. contentType is the value of its Content-Type
@@ -62,8 +62,8 @@ type State interface {
 	// EndRPC records the grpc-status of the response, before Forward returns.
 	EndRPC(status string)
 
-	// Holds reports whether Result.Held must be set if the exchange with the user container is aborted
-	// before its response begins.
+	// Holds reports whether Result.Held must be set if the exchange with the user container is aborted before the
+	// response begins.
 	Holds() bool
 
 	// Waited returns the time that the request waited for its slot, and the time at which it acquired the slot.
