@@ -68,8 +68,8 @@ func ClosedFor(err error, costly bool) error {
 	return err
 }
 
-// clientBound returns the bound that a request exceeded if err, which is an error of the parser, reports this. Otherwise,
-// ok is false.
+// clientBound returns the bound that a request exceeded according to err, which is an error of the parser. ok is
+// false if err does not report a bound.
 func clientBound(err error) (name bound.Name, ok bool) {
 	switch wordOf(err) {
 	case wire.WordTooManyFields, wire.WordListTooLong, wire.WordConnection:
@@ -82,7 +82,8 @@ func clientBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
-// AppBound returns the bound that a response of the user container exceeded if err reports this. Otherwise, ok is false.
+// AppBound returns the bound that a response of the user container exceeded according to err. ok is false if err does
+// not report a bound.
 func AppBound(err error) (name bound.Name, ok bool) {
 	switch {
 	case errors.Is(err, ErrTooManyInfos):

@@ -10,8 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// A Client is the sender of the request of a [Call]. All methods are called by the goroutine that makes the call and
-// reads the response.
+// A Client receives the events of a [Call] for the client that sent the request. All methods are called by the
+// goroutine that makes the call and reads the response.
 type Client interface {
 	Sending()            // a connection exists and the request is sent next; called again for each retry
 	Info(*wire.Response) // an informational response arrived; the argument is valid only during the call
@@ -65,8 +65,9 @@ const (
 // exhausted.
 func (c *Call) ReserveHead(received int) bool {
 	n := received
-	// A header section is sent with at most about 1+forwardedFactor times its received size, because X-Forwarded-For
-	// is copied. No memory is reserved for up to netconn.LongHead bytes, so Size is needed only above this threshold.
+	// The sent header section is at most about 1+forwardedFactor times as long as the received one, because
+	// X-Forwarded-For is copied. No memory is reserved for up to netconn.LongHead bytes, so Size is needed only above
+	// this threshold.
 	if n > netconn.LongHead/(1+forwardedFactor) {
 		n = max(n, c.Request.Size())
 	}

@@ -29,8 +29,8 @@ func TestLongFieldIsReleased(t *testing.T) {
 	}
 }
 
-// An ingress can send many uploads over one connection. The budget is the one of a container with a memory
-// limit of 64 MiB.
+// An ingress can send many uploads over one connection. The budget is that of a container with a memory limit of 64
+// MiB.
 func TestManyUploadsFitSmallBudget(t *testing.T) {
 	const uploads, request = 250, 12 << 10
 	a := netconn.NewBudget(21<<20, nil).Open("", nil)

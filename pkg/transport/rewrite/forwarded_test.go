@@ -58,7 +58,7 @@ var forwardedTests = []struct {
 	// With and without whitespace.
 	{" 1.1.1.1 ,\t2.2.2.2,3.3.3.3", "", "", `for=1.1.1.1, for=2.2.2.2, for=3.3.3.3`},
 
-	// An IPv6 address is in brackets and in one notation, without a zone.
+	// An IPv6 address is written in brackets and in canonical form, without a zone.
 	{"[2001:db8::1]", "", "", `for="[2001:db8::1]"`},
 	{"2001:DB8:0:0:0:0:0:1", "", "", `for="[2001:db8::1]"`},
 	{"fe80::1%eth0", "", "", `for="[fe80::1]"`},
@@ -66,7 +66,7 @@ var forwardedTests = []struct {
 	{"::ffff:192.0.2.1", "", "", `for="[::ffff:192.0.2.1]"`},
 	{"::1", "", "", `for="[::1]"`},
 
-	// An invalid node has no address.
+	// An invalid node becomes "unknown".
 	{"", "h", "", `host=h`},
 	{",", "", "", `for=unknown, for=unknown`},
 	{",1.1.1.1", "h", "p", `for=unknown;host=h;proto=p, for=1.1.1.1`},

@@ -34,8 +34,8 @@ type Request struct {
 	chain []byte // value of X-Forwarded-For if it contains more than Peer; reused
 }
 
-// chainKept is the maximum capacity of chain that is kept after a method call, in bytes. A longer chain
-// is not part of the memory budget, and HPACK can encode it in a few bytes.
+// chainKept is the maximum capacity of chain that is kept after a method call, in bytes. A longer chain is released,
+// because it is not part of the memory budget and a client can send it in a few bytes of HPACK.
 const chainKept = 512
 
 // Release removes all references to strings and fields from the client.

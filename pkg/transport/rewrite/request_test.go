@@ -74,8 +74,7 @@ var vectors = []vector{
 
 const ourXFF = "X-Forwarded-For: 10.0.0.9\n"
 
-// withXFF adds the X-Forwarded-For field if it is omitted: at the end, or before the fields of the
-// connection.
+// withXFF adds the X-Forwarded-For field if it is omitted. The field is last, or precedes Connection and TE.
 func withXFF(head string) string {
 	if strings.Contains(head, "X-Forwarded-For:") {
 		return head

@@ -18,8 +18,8 @@ var headerOnly = []string{
 	"content-encoding", "content-range", "content-type", // content format
 }
 
-// mayTrail reports whether a trailer field is forwarded. Fields for framing and routing, hop-by-hop
-// fields and internal fields have a role.
+// mayTrail reports whether a trailer field is forwarded. Fields for framing and routing, hop-by-hop fields and
+// internal fields have a role, and are not forwarded.
 func mayTrail(name string) bool {
 	if strings.HasPrefix(name, "grpc-") { // every gRPC response has trailer fields with this prefix
 		return true
@@ -42,9 +42,9 @@ func RequestTrailer(fields []wire.Field) []wire.Field {
 	return slices.DeleteFunc(slices.Clone(fields), removed)
 }
 
-// ResponseTrailer returns the fields of a response's trailer section that the client receives. It
-// uses the memory of fields, removes our member of Proxy-Status (RFC 9209 section 2), and records
-// the status of a gRPC call in state.
+// ResponseTrailer returns the fields of a response's trailer section that the client receives. It uses the memory of
+// fields, removes the member for the sidecar from Proxy-Status (RFC 9209 section 2), and records the status of a gRPC
+// call in state.
 func ResponseTrailer(state transport.State, fields []wire.Field) []wire.Field {
 	noteRPC(state, fields)
 	kept := fields[:0]
