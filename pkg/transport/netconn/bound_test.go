@@ -14,10 +14,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Each bound has two tests: one sends the attack, the other is the heaviest legitimate peer.
+// Each bound has two tests. In one, the peer attacks, and in the other, it is the heaviest legitimate peer.
 // docs/bounds.md lists the bounds and their tests.
 
-// soon is a limit on the time of handshakes that expires in a test.
+// soon is a timeout that expires during a test.
 const soon = 30 * time.Millisecond
 
 // beginning is the beginning of a ClientHello.
@@ -70,7 +70,7 @@ func (s slow) Write(b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// A client on a network with small packets: each byte of its handshake arrives separately.
+// Each byte of the handshake arrives separately, as on a network with small packets.
 func TestSplitHandshakeSucceeds(t *testing.T) {
 	bounds := bound.NewRecorder()
 	c, err := newShaker(t, recordingServer(0, bounds)).dial("127.0.0.1")
@@ -143,7 +143,7 @@ func TestQueuedHandshakeDoesNotTimeOut(t *testing.T) {
 	wantBounds(t, bounds, bound.SilentConnection)
 }
 
-// If a client's message has arrived but was not read, the sidecar is slow and not the client.
+// If a client's message has arrived but was not read, the sidecar is slow, not the client.
 func TestUnreadInputDoesNotStallHandshake(t *testing.T) {
 	p := newPair(t, nil)
 	harness.Equal(t, p.link.StalledHandshake(time.Minute, true), time.Minute, "time without input")
@@ -159,7 +159,7 @@ func TestConcurrentHandshakesSucceed(t *testing.T) {
 	server := recordingServer(0, bounds)
 	server.SetMaxHandshakes(4, 40, harness.Patience)
 	var clients sync.WaitGroup
-	for range 40 { // 10 times as many
+	for range 40 { // 10 times the number of slots
 		clients.Go(func() { newPairOf(t, kinds["TLS 1.3"], server) })
 	}
 	clients.Wait()
@@ -210,7 +210,7 @@ func TestBrowserHandshakeSucceeds(t *testing.T) {
 	wantBounds(t, bounds)
 }
 
-// recordingForger is forged with a server that has a recorder.
+// recordingForger is like forged, but the server has a recorder.
 func recordingForger(t *testing.T) (pair, *forger, *bound.Recorder) {
 	t.Helper()
 	bounds := bound.NewRecorder()
@@ -244,9 +244,8 @@ func TestEndlessTLSMessageClosesConnection(t *testing.T) {
 	wantBounds(t, bounds, bound.TLSNoContent)
 }
 
-// exchangeKeys sends n records of content. Before each record, it sends the number of KeyUpdate
-// messages in updates. The test fails if the content cannot be read. The client reads the
-// replies.
+// exchangeKeys sends n records of size bytes, each after the given number of KeyUpdate messages. The client reads the
+// replies. The test fails if the content cannot be read.
 func exchangeKeys(t *testing.T, p pair, f *forger, n, updates, size int) {
 	t.Helper()
 	go io.Copy(io.Discard, p.wire)
@@ -268,8 +267,7 @@ func exchangeKeys(t *testing.T, p pair, f *forger, n, updates, size int) {
 	}
 }
 
-// A client that updates its keys before each record of 16 KiB. Libraries update keys after
-// gigabytes.
+// The client updates its keys before each record of 16 KiB. Libraries update keys only after gigabytes.
 func TestKeyUpdatesBetweenContentSucceed(t *testing.T) {
 	p, f, bounds := recordingForger(t)
 	exchangeKeys(t, p, f, 100, 10, 16<<10)
@@ -300,7 +298,7 @@ func TestUnreadKeyUpdatesCloseConnection(t *testing.T) {
 	wantBounds(t, bounds, bound.TLSUnreadReplies)
 }
 
-// A client that requests new keys after each byte, and reads the replies.
+// The client requests new keys after each byte, and reads the replies.
 func TestReadKeyUpdatesSucceed(t *testing.T) {
 	p, f, bounds := recordingForger(t)
 	exchangeKeys(t, p, f, 3000, 1, 1)

@@ -56,12 +56,12 @@ func TestConcurrentReadAndWrite(t *testing.T) {
 		all.Go(func() {
 			got := make([]byte, len(up))
 			if _, err := io.ReadFull(p.link, got); err != nil || !bytes.Equal(got, up) {
-				t.Errorf("the server reads: %v, or other bytes", err)
+				t.Errorf("the server read other bytes or failed: %v", err)
 			}
 		})
 		got := make([]byte, len(down))
 		if _, err := io.ReadFull(p.client, got); err != nil || !bytes.Equal(got, down) {
-			t.Errorf("the client reads: %v, or other bytes", err)
+			t.Errorf("the client read other bytes or failed: %v", err)
 		}
 		all.Wait()
 	})
@@ -142,7 +142,7 @@ func TestWriteWaitsForReader(t *testing.T) {
 		}
 		got := make([]byte, len(want))
 		if _, err := io.ReadFull(p.client, got); err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("the client reads: %v, or other bytes", err)
+			t.Fatalf("the client read other bytes or failed: %v", err)
 		}
 		if err := <-written; err != nil {
 			t.Errorf("writing: %v", err)

@@ -24,17 +24,17 @@ import (
 //   - A connection is replaced only if it had no request for at least 20 ms (the constant patience). A TLS client
 //     gets more time, because the handshake uses CPU time before the first request.
 //
-// A request on an open connection takes no lock, because each request of each connection changes the state of a
-// [Place]. The list of connections is sorted only when a connection must be replaced.
+// Each request changes the state of its [Place] without a lock, so that requests on different connections do not
+// block each other. The list of connections is sorted only when a connection must be replaced.
 //
 // A nil ConnLimit means no limit, and only its Enter method may be called. A ConnLimit is safe for concurrent use.
 type ConnLimit struct {
-	// OnFull is called if new connections wait because each open connection has a request in flight. It is not
-	// called again until no connection waits. It must not block. It may be nil, and must be set before the first
-	// call to Enter.
+	// OnFull is called when new connections wait because each open connection has a request in flight. It is not
+	// called again until no connection waits. It must not block. It may be nil, and must be set before the first call
+	// to Enter.
 	OnFull func()
 
-	most   int       // math.MaxInt if there is no limit
+	most   int       // maximum number of open connections; math.MaxInt means no limit
 	begin  time.Time // the times of all places are relative to begin
 	bounds *bound.Recorder
 	wanted atomic.Bool // waiting is not empty
@@ -104,8 +104,8 @@ type Place struct {
 	end       func() bool
 	index     int           // index of the place in limit.places
 	left      bool          // the connection was closed, or is about to be
-	slow      bool          // the connection was replaced, and Leave was not called
-	turn      chan struct{} // closed when the place becomes free; nil if the connection did not wait
+	slow      bool          // the connection was replaced, but Leave was not called yet
+	turn      chan struct{} // closed when the connection is admitted; nil if the connection did not wait
 	waitStart time.Duration // time of Enter, from limit.begin; 0 if the connection did not wait
 }
 
@@ -271,8 +271,8 @@ type scan struct {
 	found   [states]bool        // the scan found candidates in the state, or Enter has added a connection since then
 }
 
-// next returns the connection to be replaced next, or nil if there is none. If the last scan has no candidate in the
-// preferred state left, next scans all places again, but at most once in the time patience. Until the next scan, it
+// next returns the connection to be replaced next, or nil if there is none. If no candidate in the preferred state is
+// left from the last scan, next scans all places again, but at most once per patience. Until the next scan, it
 // returns a candidate in a less preferred state only if the last scan has found no candidate in the preferred state.
 // Otherwise, connections in the preferred state exist, but their state is too recent. l.mu must be held.
 func (l *ConnLimit) next(now time.Duration) *candidate {

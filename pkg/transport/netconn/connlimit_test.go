@@ -128,7 +128,7 @@ func TestReadingConnectionIsReplacedLast(t *testing.T) {
 	})
 }
 
-// Silent connections replace each other, and not the connections that clients use.
+// A silent connection replaces another silent connection, and not a connection that a client uses.
 func TestSilentConnectionsAboveHalfAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 6)
@@ -180,7 +180,7 @@ func TestStopEndsWaitForPlace(t *testing.T) {
 	})
 }
 
-// A request can arrive while the connection is being replaced. The connection serves it, and another
+// A request can arrive while the connection is being replaced. The connection serves the request, and another
 // connection is closed.
 func TestActiveConnectionIsNotClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestZeroLimitAdmitsConnection(t *testing.T) {
 	p.Leave()
 }
 
-// At most the limit of connections is open, a connection that serves a request is not closed, and no
+// The number of open connections does not exceed the limit, a connection that serves a request is not closed, and no
 // connection waits while another one can be replaced.
 func TestRandomConnectionsStayWithinLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -334,7 +334,8 @@ func TestFullLimitCallsOnFullAfterReplacement(t *testing.T) {
 	})
 }
 
-// The new connections arrive faster than patience. On more than half of the open connections, no request was answered.
+// The new connections arrive at intervals shorter than patience. On more than half of the open connections, no
+// request was answered.
 func TestUnansweredMajorityIsReplacedBeforeIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 4)
@@ -366,7 +367,7 @@ func TestFullLimitCallsOnFullForEachWait(t *testing.T) {
 	})
 }
 
-// On a busy processor, TLS handshakes take longer than the patience with silent connections.
+// On a busy processor, TLS handshakes take longer than the patience for silent connections.
 func TestHandshakeOutlivesSilentConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 2)

@@ -22,8 +22,8 @@ const (
 // A script is the input of a TLS 1.3 client and the content that must be read from it.
 type script struct {
 	sent, content []byte
-	mayEnd        bool // there are more messages without content than the limit, so the content may be truncated
-	ended         bool // by close_notify
+	mayEnd        bool // the number of messages without content exceeds the limit, so the content may be truncated
+	ended         bool // the client sent close_notify
 	broken        bool // a fault was injected, and the input after it is invalid
 	settled       bool // the last message was content
 }
@@ -46,7 +46,7 @@ func newScript(f *forger, steps []byte) (s script) {
 			}
 			s.sent = append(s.sent, f.record(data, content)...)
 			s.content = append(s.content, content...)
-		case 4, 5: // without and with a request
+		case 4, 5: // a KeyUpdate without or with a request for an update
 			s.sent = append(s.sent, f.record(handshake, []byte{keyUpdate, 0, 0, 1, what - 4})...)
 			f.update()
 		case 6: // an incomplete message
@@ -97,7 +97,7 @@ func (s *script) play(t *testing.T, p pair, cuts []byte) (got []byte, err error)
 			got = append(got, buf[:n]...)
 		}
 		if err == nil && s.settled && p.link.Stalled() {
-			t.Error("got stalled behind whole content, want not")
+			t.Error("got stalled after complete content, want not stalled")
 		}
 	}
 	_ = p.wire.Conn.(*net.TCPConn).CloseWrite()
@@ -126,7 +126,7 @@ func FuzzConnReadsSentBytes(f *testing.F) {
 			t.Fatalf("got %v, want an end", err)
 		}
 		if s.ended && !s.mayEnd && !errors.Is(err, io.EOF) {
-			t.Errorf("got %v behind a close_notify, want EOF", err)
+			t.Errorf("got %v after a close_notify, want EOF", err)
 		}
 		if s.mayEnd {
 			s.content = s.content[:min(len(got), len(s.content))]

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// maxHandshakes is the maximum number of handshakes of a listener that are in progress. crypto/tls buffers up
-	// to 32 KiB for each of them, 8 MiB in total.
+	// maxHandshakes is the maximum number of handshakes in progress for each listener. crypto/tls buffers up to 32
+	// KiB for each of them, 8 MiB in total.
 	maxHandshakes = 256
 	// maxQueued is the maximum number of handshakes in the queue. One CPU completes about 2000 handshakes per
 	// second.
@@ -126,8 +126,8 @@ func (h *handshake) pause() {
 }
 
 // stalled returns the total time that the handshake has waited for the client. It returns 0 if the handshake does not
-// wait for the client. It also returns 0 if a message has arrived and was not read, because the process then lacks CPU
-// time.
+// wait for the client. It also returns 0 if a message has arrived but was not read, because the process then lacks
+// CPU time.
 func (h *handshake) stalled(now time.Time) time.Duration {
 	if h.ended.Load() || h.reading.Load() && !h.conn.Silent() {
 		return 0
@@ -154,8 +154,9 @@ func (h *handshake) close(name bound.Name) bool {
 	return true
 }
 
-// recordFailure records the error of a failed handshake. It records nothing if the client has exceeded a bound, which
-// was already recorded, if the client has sent nothing, as a TCP probe does, or if the connection was closed.
+// recordFailure records the error of a failed handshake. It records nothing if the connection was closed, or if the
+// client exceeded a bound, because the bound was already recorded. A client that sent nothing is not recorded either,
+// because it may be a TCP probe.
 func (h *handshake) recordFailure(err error) {
 	if h.received && !h.exceeded.Load() && !connectionClosed(err) {
 		h.server.bounds.Fail(handshakeError(err), h.conn.RemoteAddr().String(), err)

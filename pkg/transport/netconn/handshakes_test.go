@@ -48,8 +48,8 @@ func (s shaker) dial(from string) (net.Conn, error) {
 	return d.Dial("tcp", s.addr)
 }
 
-// flood starts n handshakes from another address and repeats each of them after it ends. It returns
-// when all n are connected. They stop at the end of the test.
+// flood starts n handshakes from another address and repeats each of them after it ends. It returns when all n are
+// connected. The handshakes stop at the end of the test.
 func (s shaker) flood(t *testing.T, n int, each func(net.Conn)) {
 	t.Helper()
 	stop := make(chan struct{})
@@ -84,9 +84,9 @@ func (s shaker) flood(t *testing.T, n int, each func(net.Conn)) {
 	there.Wait()
 }
 
-// waits is the timeout for the handshake of an honest client. It must be less than the time
-// that the server needs for all handshakes of the other client. This is 30 s for 60 handshakes
-// if two run at the same time and each ends after one second.
+// waits is the timeout for the handshake of an honest client. It must be less than the time that the server needs for
+// all handshakes of the other client. The server needs 30 s for 60 handshakes if two run at the same time and each
+// ends after one second.
 const waits = 20 * time.Second
 
 // honest makes one handshake.
@@ -148,6 +148,6 @@ func TestDeadlineEndsHandshake(t *testing.T) {
 	}()
 	err = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake()
 	if ended := <-done; ended == nil || err == nil {
-		t.Errorf("got %v at the server and %v at the client behind a deadline, want the handshake ended", ended, err)
+		t.Errorf("got %v at the server and %v at the client after a deadline, want the handshake ended", ended, err)
 	}
 }

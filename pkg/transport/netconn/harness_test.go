@@ -29,7 +29,7 @@ var server = sync.OnceValue(newServer)
 // newServer returns a server with a new certificate.
 func newServer() *netconn.Server { return recordingServer(0, nil) }
 
-// recordingServer is newServer with a limit on the time of handshakes, and with a recorder.
+// recordingServer is like newServer, but with a limit on the time of handshakes and with a recorder.
 func recordingServer(limit time.Duration, bounds *bound.Recorder) *netconn.Server {
 	certificate, err := harness.NewCertificate(func(c *x509.Certificate) { c.Subject.CommonName = "test" })
 	if err != nil {
@@ -111,7 +111,7 @@ func shake(l *netconn.Conn, s *netconn.Server) error {
 	return l.Handshake(context.Background(), s, func(bool, bool) {})
 }
 
-// newPairOf is newPair with the given server.
+// newPairOf is like newPair, but with the given server.
 func newPairOf(t testing.TB, config *tls.Config, server *netconn.Server) pair {
 	t.Helper()
 	client, accepted := tcpPair(t)

@@ -6,7 +6,7 @@ const LongHead = 32 << 10
 
 // HeadMemory is the part of a memory budget that a long header section uses until Release.
 type HeadMemory struct {
-	Account *Account // of the client connection; nil means no limit
+	Account *Account // account of the client connection; nil means no limit
 
 	held int // number of reserved bytes
 }

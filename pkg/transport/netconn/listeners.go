@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// LastLook is the time for which an idle connection waits for input, and a listener accepts connections, after a shutdown
-// was requested.
+// LastLook is the time after the start of a shutdown during which idle connections wait for input and listeners
+// accept connections.
 const LastLook = 20 * time.Millisecond
 
 // Listeners is the set of listeners of a server, which are stopped at the same time. It is safe for

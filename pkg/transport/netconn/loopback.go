@@ -40,8 +40,8 @@ func DialLoopback(ctx context.Context, network, address string) (net.Conn, error
 const maxHead = 64 << 10
 
 // LoopbackClient returns a client for another process of the queue-proxy in this container. It does not follow
-// redirects. The size of a header section is limited, because the processes share their memory, and the
-// user container can listen on the port before the other process does. The caller limits the body.
+// redirects. The size of a response header section is limited, because the user container may listen on the port
+// instead of the other process, and the response uses memory of this container. The caller limits the body.
 func LoopbackClient() *http.Client {
 	return &http.Client{
 		Transport:     &http.Transport{DialContext: DialLoopback, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},

@@ -43,8 +43,8 @@ const (
 	// small is the number of bytes up to which a connection is closed only if the sum exceeds the limit. It is also
 	// the number of bytes that each connection can hold while other connections use the whole budget.
 	small = 64 << 10
-	// medium is the maximum usage in bytes of a connection that is not limited by its share. A single upload over
-	// HTTP/2 and TLS uses less memory.
+	// medium is the usage in bytes up to which a connection is not limited by its share. A single upload over HTTP/2
+	// and TLS uses less memory.
 	medium = 192 << 10
 	// progress is the minimum ratio of released bytes to held bytes for a connection whose requests
 	// are considered to make progress.
@@ -70,8 +70,8 @@ const (
 	// maxClockInterval is the maximum time between two updates of the clock. If more time has
 	// passed, the time of the previous calls to Add, Sub and Progress is unknown.
 	maxClockInterval = 2 * clockInterval
-	// While connections are being closed, the sum may exceed the budget by up to
-	// budget/closingFraction bytes.
+	// closingFraction is the ratio of the budget to the number of bytes by which the sum may exceed the budget while
+	// connections are being closed.
 	closingFraction = 4
 	// skippedScans is the number of additions above the trigger that do not scan the accounts after a scan has
 	// found no connection to close.
@@ -409,8 +409,9 @@ func (b *Budget) endingBytes() (n int64) {
 //
 //  1. The connection with the most bytes per request, if it holds more than medium bytes and more than
 //     ordinary bytes per request.
-//  2. The connection that has been stalled for the longest time, for example because the user container does not
-//     read an upload. The client may have disconnected, because a disconnect is not detected while the connection contains unread input.
+//  2. The connection that has been stalled for the longest time, for example because the user container does not read
+//     an upload. The client may have disconnected, because a disconnect is not detected while the connection has
+//     unread input.
 //  3. The connection with the most bytes. It must hold more than medium bytes, or it must hold more than
 //     small bytes and make no progress. It is not closed if small connections, connections with progress
 //     and the memory of the connections themselves use half of the budget, because they are then the cause

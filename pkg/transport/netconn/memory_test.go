@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// fill admits requests of size bytes until the account rejects one, and returns the bytes.
+// fill admits requests of size bytes until the account rejects one, and returns the number of admitted bytes.
 func fill(a *Account, size int) (admitted int) {
 	for a.Admit(size) {
 		admitted += size
@@ -80,7 +80,7 @@ func TestSmallConnectionsShareTheLimit(t *testing.T) {
 	}
 }
 
-// closers opens accounts that record their end.
+// closers opens accounts that record whether they were closed.
 func closers(b *Budget, n int) (accounts []*Account, closed func(int) bool) {
 	var mu sync.Mutex
 	ended := make([]bool, n)

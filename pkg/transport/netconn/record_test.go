@@ -43,7 +43,6 @@ func TestIncompleteRecordTimesOut(t *testing.T) {
 	}
 }
 
-// A client on a network with small packets: each byte of its records arrives separately.
 func TestInvalidRecordIsRecorded(t *testing.T) {
 	for name, test := range map[string]struct {
 		sent []byte // bytes that the client sends after the handshake
@@ -89,6 +88,7 @@ func TestAlertAfterHandshakeIsNotRecorded(t *testing.T) {
 	harness.Equal(t, len(bounds.States(time.Now())), 0, "recorded events")
 }
 
+// Each byte of the records arrives separately, as on a network with small packets.
 func TestSlowRecordsSucceed(t *testing.T) {
 	for name, config := range kinds {
 		if config == nil {
@@ -107,7 +107,7 @@ func TestSlowRecordsSucceed(t *testing.T) {
 	}
 }
 
-// A connection can be idle for any time after whole records, without a timer.
+// After complete records, a connection has no timer and can be idle for any time.
 func TestIdleConnectionHasNoRecordTimer(t *testing.T) {
 	p, f, _ := recordingForger(t)
 	replied := make(chan struct{})

@@ -1,9 +1,7 @@
-// File socket.go reads from and writes to nonblocking sockets inside the functions of a
+// This file implements reads and writes on nonblocking sockets inside the functions that are passed to a
 // [syscall.RawConn].
 //
-// The errors are of type [syscall.Errno]. If an operation would block, the error is [syscall.EAGAIN],
-// and the function of the RawConn must return false to wait. Interrupted system calls are repeated.
-//
-// The package also contains a pool of buffers: [Buffers].
+// The errors are of type [syscall.Errno]. If an operation would block, the error is [syscall.EAGAIN], and the
+// function must return false to wait. Interrupted system calls are repeated.
 
 package netconn

@@ -26,7 +26,7 @@ func TestWriteNowFillsPipe(t *testing.T) {
 		t.Errorf("got %d of %d bytes, want some", n, len(buf))
 	}
 	if n := netconn.WriteNow(uintptr(fds[1]), buf); n != 0 { // WriteNow must not block if the pipe is full
-		t.Errorf("of a full pipe: got %d, want 0", n)
+		t.Errorf("full pipe: got %d, want 0", n)
 	}
 	syscall.Close(fds[0])
 	harness.Equal(t, netconn.WriteNow(uintptr(fds[1]), buf), 0, "of a pipe that nobody reads")

@@ -26,7 +26,7 @@ func TestReadReturnsWrittenBytes(t *testing.T) {
 	a, b := socketPair(t)
 	buf := make([]byte, 16)
 	if n, err := netconn.Read(b, buf); n != 0 || !errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("of nothing: got %d, %v, want 0, EAGAIN", n, err)
+		t.Errorf("no input: got %d, %v, want 0, EAGAIN", n, err)
 	}
 	if n, err := netconn.Write(a, []byte("hello")); n != 5 || err != nil {
 		t.Errorf("got %d, %v, want 5, nil", n, err)
@@ -77,10 +77,10 @@ func TestWriteTwoWritesInOrder(t *testing.T) {
 		t.Fatalf("got %d, %v, want some of %d", sent, err, len(p)+len(q))
 	}
 	if n, err := netconn.WriteTwo(a, p, q); n != 0 || !errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("of a full socket: got %d, %v, want 0, EAGAIN", n, err)
+		t.Errorf("full socket: got %d, %v, want 0, EAGAIN", n, err)
 	}
 	if n, err := netconn.WriteTwo(a, nil, q); n != 0 || !errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("of a full socket, nothing and q: got %d, %v, want 0, EAGAIN", n, err)
+		t.Errorf("full socket, empty p: got %d, %v, want 0, EAGAIN", n, err)
 	}
 	var came []byte
 	for n, err := netconn.Read(b, buf); err == nil; n, err = netconn.Read(b, buf) {
@@ -102,18 +102,18 @@ func TestWriteAfterPeerShutdownReturnsEPIPE(t *testing.T) {
 func TestSilentReturnsFalseAfterInput(t *testing.T) {
 	a, b := socketPair(t)
 	if !netconn.Silent(b) {
-		t.Error("nothing came: got false, want true")
+		t.Error("no input: got false, want true")
 	}
 	netconn.Write(a, []byte("x"))
 	for range 2 { // Silent does not consume the byte
 		if netconn.Silent(b) {
-			t.Error("a byte came: got true, want false")
+			t.Error("after a byte: got true, want false")
 		}
 	}
 	netconn.Read(b, make([]byte, 1))
 	syscall.Shutdown(int(a), syscall.SHUT_WR)
 	if netconn.Silent(b) {
-		t.Error("the end came: got true, want false")
+		t.Error("at the end of the input: got true, want false")
 	}
 }
 

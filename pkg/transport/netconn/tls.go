@@ -209,7 +209,7 @@ func recordArrived(fd uintptr) bool {
 	return complete || unread >= ReceiveBuffer(fd)/usable || Ended(fd)
 }
 
-// hit records that a bound closes the connection.
+// hit records that the connection is closed because of a bound.
 func (e *encryption) hit(name bound.Name) { e.server.bounds.Hit(name, e.link.RemoteAddr().String()) }
 
 // sendAll sends the output of crypto/tls during a handshake.
@@ -367,7 +367,7 @@ func (e *encryption) unsent() int {
 	return len(*e.pooled)
 }
 
-// take allocates a buffer for n encrypted bytes. e.mu must be held.
+// take gets a buffer for n encrypted bytes from the pool. e.mu must be held.
 func (e *encryption) take(n int) {
 	e.pooled = e.server.buffers.Get(min(n, largeOut))
 	e.out = (*e.pooled)[:0]
@@ -485,8 +485,8 @@ func (c *Conn) sayGoodbye() {
 	_ = c.raw.Control(func(fd uintptr) { _ = c.tls.send(fd) })
 }
 
-// Close and the following methods implement net.Conn for crypto/tls. They have no effect, because the
-// owner of the connection sets the deadlines and closes it.
+// Close and the following methods implement net.Conn for crypto/tls. Close and the deadline methods have no effect,
+// because the owner of the connection closes it and sets the deadlines.
 func (e *encryption) Close() error                     { return nil }
 func (e *encryption) LocalAddr() net.Addr              { return e.link.LocalAddr() }
 func (e *encryption) RemoteAddr() net.Addr             { return e.link.RemoteAddr() }

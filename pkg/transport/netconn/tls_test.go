@@ -41,7 +41,7 @@ func tryRead(t *testing.T, l *netconn.Conn) (string, error) {
 // An incomplete record starts the timeout for a header section.
 func TestIncompleteRecordIsStalled(t *testing.T) {
 	for _, kind := range []string{"TLS 1.2", "TLS 1.3"} {
-		for _, part := range []int{1, 4, 5, 6, 20} { // of the header, and of the record
+		for _, part := range []int{1, 4, 5, 6, 20} { // lengths within the header and within the content
 			t.Run(fmt.Sprintf("%s, %d bytes", kind, part), func(t *testing.T) {
 				p := newPair(t, kinds[kind])
 				if p.link.Stalled() {
@@ -70,7 +70,7 @@ func TestIncompleteRecordIsStalled(t *testing.T) {
 	}
 }
 
-// This includes a record that follows a complete record.
+// A complete record precedes the incomplete record.
 func TestIncompleteSecondRecordIsStalled(t *testing.T) {
 	p := newPair(t, kinds["TLS 1.3"])
 	p.wire.holdBack()
@@ -83,7 +83,7 @@ func TestIncompleteSecondRecordIsStalled(t *testing.T) {
 		return text == "one"
 	})
 	if !p.link.Stalled() {
-		t.Error("got not stalled with a part of a second record, want it")
+		t.Error("got not stalled with a part of a second record, want stalled")
 	}
 }
 
@@ -106,10 +106,10 @@ func TestLongHandshakeReturnsError(t *testing.T) {
 	select {
 	case err = <-done:
 	case <-time.After(harness.Patience):
-		t.Fatalf("got no end of the handshake after %d bytes, want it refused", sent)
+		t.Fatalf("got no error after %d bytes, want the handshake rejected", sent)
 	}
 	if err == nil || !strings.Contains(err.Error(), "too long") {
-		t.Errorf("got %v, want the handshake refused as too long", err)
+		t.Errorf("got %v, want the handshake rejected as too long", err)
 	}
 }
 
@@ -374,7 +374,7 @@ func (f *forger) expand(label string, n int) []byte {
 	return b
 }
 
-// record returns a record of the type with the content.
+// record returns an encrypted record with the given type and content.
 func (f *forger) record(kind byte, content []byte) []byte {
 	nonce := append([]byte(nil), f.iv...)
 	var seq [8]byte
@@ -394,7 +394,7 @@ func forged(t *testing.T) (pair, *forger) {
 	return forgedOf(t, server())
 }
 
-// forgedOf is forged with the given server.
+// forgedOf is like forged, but with the given server.
 func forgedOf(t *testing.T, server *netconn.Server) (pair, *forger) {
 	t.Helper()
 	var keyLog strings.Builder
@@ -415,8 +415,8 @@ func TestForgedRecordIsRead(t *testing.T) { // a precondition of the following t
 	}
 }
 
-// An incomplete TLS message is stalled. A long one closes the connection, so that it does not hold
-// memory.
+// A connection with an incomplete TLS message is stalled. A long message closes the connection, because the message
+// is held in memory.
 func TestEndlessTLSMessageIsStalled(t *testing.T) {
 	p, f := forged(t)
 	const handshake, keyUpdate = 22, 24
@@ -456,7 +456,7 @@ func TestEmptyRecordsCloseConnection(t *testing.T) {
 	}
 }
 
-// A client that repeatedly requests new keys and does not read the responses.
+// The client repeatedly requests new keys and does not read the responses.
 func TestReaderSendsKeyUpdateResponse(t *testing.T) {
 	p, f := forged(t)
 	const handshake, keyUpdate, requested = 22, 24, 1
@@ -472,8 +472,8 @@ func TestReaderSendsKeyUpdateResponse(t *testing.T) {
 	})
 }
 
-// A client that also sends a byte of content after each request is closed before the responses fill
-// the memory.
+// The client also sends a byte of content after each request. Its connection is closed before the responses fill the
+// memory.
 func TestUnreadTLSRepliesCloseConnection(t *testing.T) {
 	p, f := forged(t)
 	// The buffers fill quickly, but are large enough that the kernel does not drop acknowledgments of the
@@ -494,7 +494,7 @@ func TestUnreadTLSRepliesCloseConnection(t *testing.T) {
 	var err error
 	for got := 0; err == nil; got++ {
 		if got == 100_000 {
-			t.Fatal("got all of it answered into memory, want the connection ended")
+			t.Fatal("got all requests answered, want the connection closed")
 		}
 		_, err = p.link.Read(make([]byte, 10))
 	}

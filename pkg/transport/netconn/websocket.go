@@ -96,7 +96,7 @@ func (c *WebSocket) Write(p []byte) (int, error) {
 	return written, c.sayWhenDue()
 }
 
-// GoAway sends the Close frame as soon as the last frame is complete. Later calls have no effect. GoAway blocks
+// GoAway sends the Close frame as soon as the current frame is complete. Later calls have no effect. GoAway blocks
 // while Write is running.
 func (c *WebSocket) GoAway() {
 	c.mu.Lock()
@@ -105,7 +105,7 @@ func (c *WebSocket) GoAway() {
 	_ = c.sayWhenDue() // ignore the error, because the client detects that the connection ends
 }
 
-// sayWhenDue writes the Close frame if GoAway was called and the last frame is complete.
+// sayWhenDue writes the Close frame if GoAway was called and no frame is incomplete.
 func (c *WebSocket) sayWhenDue() error {
 	if !c.asked || c.said || !c.between() {
 		return nil
@@ -117,7 +117,7 @@ func (c *WebSocket) sayWhenDue() error {
 	return err
 }
 
-// between reports whether the last frame is complete.
+// between reports whether no frame is incomplete.
 func (c *WebSocket) between() bool { return c.left == 0 && len(c.head) == 0 }
 
 // untilNext returns the number of bytes of p that belong to the current frame. If p ends within the frame header,

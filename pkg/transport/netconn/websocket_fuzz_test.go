@@ -6,8 +6,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// FuzzGoAway writes any frames in pieces of any size and calls GoAway: the frames are written
-// unchanged, and the Close frame is sent between two of them.
+// FuzzGoAway writes frames in pieces and calls GoAway. The frames must be written unchanged, and the Close frame must
+// be sent between two of them.
 func FuzzGoAway(f *testing.F) {
 	f.Add([]byte("\x81\x03abc\x82\x7e\x00\x02de\x89\x00\x81\x83mask123"), 6, 1)
 	f.Add([]byte("\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xffabc"), 2, 30)
