@@ -28,7 +28,7 @@ func decode(c *wire.Chunks, body string, piece int) (data string, taken int, err
 		case nextErr != nil:
 			err = nextErr
 		case n == 0:
-			err = errors.New("took nothing")
+			err = errors.New("consumed nothing")
 		case n < 0 || n > len(b):
 			err = fmt.Errorf("consumed %d of %d bytes", n, len(b))
 		case n < len(b) && len(d) == 0 && !c.Done():

@@ -22,8 +22,8 @@ func ValidToken[T text](s T) bool {
 	return len(s) > 0
 }
 
-// ValidValue reports whether s is valid as a field value. It must not contain control characters
-// except for the tab (RFC 9110 section 5.5). The empty string is valid.
+// ValidValue reports whether s is valid as a field value. A field value must not contain control characters except
+// for the tab (RFC 9110 section 5.5). The empty string is valid.
 func ValidValue[T text](s T) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {

@@ -102,9 +102,9 @@ const (
 	trailing         // strictly for a trailer section, whose fields do not frame the message
 )
 
-// read parses the field lines b[pos:end]. The last line is the empty line. It returns the word for the first error
-// that makes the message invalid in every mode, or "" if there is none. bareBefore reports whether the line before
-// b[pos] ends in LF without CR.
+// read parses the field lines in b[pos:end], including the empty line at the end. It returns the word for the first
+// error that makes the message invalid in every mode, or "" if there is none. bareBefore reports whether the line
+// before b[pos] ends in LF without CR.
 //
 //nolint:gocognit // one pass over the lines, each of which is read once
 func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {

@@ -6,9 +6,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// Packed contains fields in a compact format: for each field, the length and the bytes of its name
-// and of its value. A [Field] takes 48 bytes in addition to its name and its value. A packed field
-// takes 2 to 6 bytes. A nil Packed has no fields.
+// Packed contains fields in a compact format: for each field, the length and the bytes of its name and of its value.
+// In addition to its name and its value, a [Field] takes 48 bytes, and a packed field takes 2 to 6 bytes. A nil
+// Packed has no fields.
 type Packed []byte
 
 // PackedSize returns the length of the packed fields in bytes.

@@ -22,7 +22,7 @@ func HasPreface(b []byte) (is, maybe bool) {
 	return n == len(Preface), n < len(Preface)
 }
 
-// Form is the form of a request target (RFC 9112 3.2).
+// Form is the form of a request target (RFC 9112 section 3.2).
 type Form uint8
 
 // Values of Form.
@@ -56,7 +56,7 @@ type Request struct {
 	Expect100     bool  // the client waits for 100 (Continue) before it sends the body
 
 	head    head
-	begin   int // length of the empty lines before the request line in bytes
+	begin   int // length in bytes of the empty lines before the request line
 	lineEnd int // index of the LF of the request line; 0 if it has not arrived
 	seen    int // index at which the next call continues the search
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// requestVerdict returns the result for a header section in the words of the vectors.
+// requestVerdict returns the result for a header section in the format of the vectors.
 func requestVerdict(r *wire.Request, n int, err error) string {
 	var refused *wire.Refused
 	switch {
@@ -280,8 +280,8 @@ func TestRequestTooManyFieldsReturns431(t *testing.T) {
 	}
 }
 
-// Legitimate requests have short lists of field names, because the lists are searched for each
-// field.
+// The length of these lists is limited, because they are searched for each field. Legitimate requests have short
+// lists.
 func TestRequestLongListsAreRefused(t *testing.T) {
 	line := func(name string, size int) string {
 		return name + ": " + strings.Repeat("a", size) + "\r\n"

@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// responseVerdict returns the result for a header section in the words of the vectors.
+// responseVerdict returns the result for a header section in the format of the vectors.
 func responseVerdict(r *wire.Response, n int, err error) string {
 	var garbage *wire.Garbage
 	switch {

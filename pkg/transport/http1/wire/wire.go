@@ -32,14 +32,13 @@ const (
 	maxOptions = 64
 
 	// maxConnection is the maximum total length, in bytes, of all Connection lines in a header section. Each field
-	// name is searched in these lines, so the maximum cost is proportional to their length times MaxFields.
-	// Trailer lines have the same limit as the trailer section that they announce: maxTrailer or
-	// MaxRequestTrailer. net/http needs 14 times their length to split them.
+	// name is searched for in these lines, so the maximum cost is proportional to their length times MaxFields.
+	// Trailer lines have the same limit as the trailer section that they announce: maxTrailer or MaxRequestTrailer.
+	// net/http needs 14 times their length to split them.
 	maxConnection = 1 << 10
 
-	// maxExtension is how many bytes longer the chunk extensions of a body may be than the data
-	// that has arrived so far. RFC 9112 section 7.1.1 requires a limit. The extensions are
-	// parsed and discarded.
+	// maxExtension is the maximum number of bytes by which the chunk extensions of a body may exceed the data that
+	// has arrived so far. RFC 9112 section 7.1.1 requires a limit. The extensions are parsed and discarded.
 	maxExtension = 2 << 10
 
 	// freeExtension is the number of extension bytes in each chunk of a response that do not count against
