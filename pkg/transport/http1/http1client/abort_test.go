@@ -176,7 +176,7 @@ func TestRandomAbortsDoNotAffectOtherRequests(t *testing.T) {
 	defer a.mu.Unlock()
 	for _, c := range a.idle {
 		if !c.alive() {
-			t.Error("got a connection in the pool that is of no use, want none")
+			t.Error("got an unusable connection in the pool, want none")
 		}
 	}
 	t.Logf("%d answered, %d aborted", answered.Load(), aborted.Load())

@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The bytes of an ordinary exchange.
+// ordinary is the response of an ordinary exchange.
 const ordinary = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 
 // plain sends the same bytes after each read, so that it does not allocate.
@@ -26,7 +26,7 @@ func plain(conn *harness.AppConn) {
 	}
 }
 
-// once reads a complete response and discards it.
+// once sends a request, and reads and discards the response.
 func once(t testing.TB, k *testCall, a *App) {
 	k.Begin()
 	r, err := k.Do(a)

@@ -124,7 +124,7 @@ func TestBodyLengthMismatchClosesConnection(t *testing.T) {
 				kept := idle(a)
 				a.Close()
 				if whole := <-arrived == "hello"; kept == 1 && !whole {
-					t.Errorf("got %d connections kept behind a body that arrived whole: %v", kept, whole)
+					t.Errorf("got %d connections kept after an upload with the correct length: %v", kept, whole)
 				}
 			})
 		}
@@ -298,7 +298,7 @@ func TestBodyReadErrorAbortsExchange(t *testing.T) {
 					t.Errorf("got %v, %d idle, %d sends, want the body's fault, 0, 1", got.err, idle(a), k.sends)
 				}
 				if <-whole {
-					t.Error("got a body that looks whole to the user container, want one that breaks off")
+					t.Error("got a body that looks complete to the user container, want a truncated body")
 				}
 			})
 		}
@@ -349,7 +349,7 @@ func TestExpectContinueDelaysBody(t *testing.T) {
 	k.Expect100, k.request.Expect100 = true, true
 	k.with(readerFunc(func(p []byte) (int, error) {
 		if !said.Load() {
-			t.Error("got asked for the body before the 100, want after")
+			t.Error("got a read of the body before the 100 response, want it after")
 		}
 		return body.Read(p)
 	}), 5)
@@ -380,7 +380,7 @@ func TestExpectContinueFinalResponseSkipsBody(t *testing.T) {
 	k := newCall("POST", "/")
 	k.Expect100 = true
 	k.with(readerFunc(func([]byte) (int, error) {
-		t.Error("got asked for the body, want not")
+		t.Error("got a read of the body, want none")
 		return 0, io.EOF
 	}), 5)
 	got := k.do(a)
@@ -389,7 +389,7 @@ func TestExpectContinueFinalResponseSkipsBody(t *testing.T) {
 		t.Errorf("got %d idle, want 0", idle(a))
 	}
 	if k.upload.starter.Stop() {
-		t.Error("got an alarm that would still start the body, want it stopped")
+		t.Error("got a timer that would still start the upload, want it stopped")
 	}
 }
 

@@ -4,8 +4,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// recordBound records a bound if err, which is an error of reading a response, reports that the user container exceeded
-// the bound.
+// recordBound records the bound that the user container exceeded according to err, which is an error from reading a
+// response. It does nothing if err does not report a bound.
 func (a *App) recordBound(c *clientConn, err error) {
 	if name, ok := rewrite.AppBound(err); ok {
 		a.settings.Bounds.Hit(name, c.RemoteAddr().String())

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Each bound has two tests: one sends the attack, the other is the heaviest legitimate peer.
+// Each bound has two tests. In one, the peer attacks, and in the other, it is the heaviest legitimate peer.
 // docs/bounds.md lists the bounds and their tests.
 
 // wantBounds fails the test unless events were recorded for exactly the bounds with these
@@ -45,7 +45,7 @@ func wantGarbage(t *testing.T, text string, name bound.Name) {
 	wantBounds(t, a, name)
 }
 
-// wantResponse sends a request to an app that responds with text, and checks that no bound acts.
+// wantResponse sends a request to an app that responds with text, and checks that no bound is recorded.
 func wantResponse(t *testing.T, text, body string) {
 	t.Helper()
 	a := app(t, answersOnce(text))
@@ -60,7 +60,7 @@ func TestManyInformationalResponsesReturnError(t *testing.T) {
 // In RFC 2518 section 10.1, the interval of 102 (Processing) is 20 seconds.
 func TestSlowInformationalResponsesAreForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const interval = 2 * time.Second // 10 times as often
+		const interval = 2 * time.Second // a tenth of the interval in the RFC
 		a := New(Settings{Port: 1, Bounds: bound.NewRecorder()})
 		a.speech.learnH1(true)
 		defer a.Close()
@@ -103,7 +103,7 @@ func TestSignedResponseChunksAreForwarded(t *testing.T) {
 		"0;chunk-signature="+strings.Repeat("a", 64)+"\r\n\r\n", strings.Repeat("x", 102400))
 }
 
-// An application writes each byte separately, and pads the size of the chunk to eight characters.
+// The application writes each byte as a separate chunk, and pads the chunk size to eight characters.
 func TestPaddedChunkSizesAreForwarded(t *testing.T) {
 	const n = 20_000
 	wantResponse(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"+strings.Repeat("1       \r\nx\r\n", n)+"0\r\n\r\n", strings.Repeat("x", n))
@@ -156,7 +156,7 @@ func TestIdleHalfClosedTunnelTimesOut(t *testing.T) {
 	}
 }
 
-// The output of a command after its input has ended, as in docker exec: one byte every 3 s.
+// After its input has ended, a command writes one byte every 3 s, as in docker exec.
 func TestActiveHalfClosedTunnelStaysOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := New(Settings{Port: 1, Bounds: bound.NewRecorder()})

@@ -188,7 +188,7 @@ func (c *Call) detach() (aborted bool) {
 // exchange sends the request on conn and reads the header section of the final response. If exchange fails, again reports
 // whether the request can be sent again on another connection, provided that Body was not read.
 //
-//nolint:gocognit // one loop over what may come, in its order
+//nolint:gocognit // one loop that handles all events in order
 func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err error) {
 	if err := conn.send(c); err != nil {
 		return nil, true, &transport.Error{Fault: transport.FaultReset, Err: err}
@@ -282,11 +282,11 @@ func (c *Call) bodyUntouched() bool {
 	return c.upload.done == nil
 }
 
-// OnlyH2Behind reports whether the user container supports only HTTP/2 after Do has returned err. In this case, the user
-// container has not processed the request, and the request can be sent again over HTTP/2. A response in HTTP/2 shows
-// that HTTP/1.1 is not supported. If the user container has closed the connection without a response, it may also have
-// processed the request and crashed (docs/promises.md 3.7). In this case, OnlyH2Behind detects whether the user
-// container supports HTTP/1.1, until the canceler fires.
+// OnlyH2Behind is called after Do has returned err. It reports whether the user container supports only HTTP/2 and
+// has not processed the request, so that the request can be sent again over HTTP/2. A response in HTTP/2 shows that
+// HTTP/1.1 is not supported. If the user container has closed the connection without a response, it may also have
+// processed the request and crashed (docs/promises.md 3.7). To distinguish these cases, OnlyH2Behind detects whether
+// the user container supports HTTP/1.1, until the canceler fires.
 func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) bool {
 	e, ok := errors.AsType[*transport.Error](err)
 	if !ok || !c.bodyUntouched() {

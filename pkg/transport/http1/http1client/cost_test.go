@@ -4,7 +4,7 @@ package http1client
 
 import "testing"
 
-// The race detector makes sync.Pool drop buffers at random.
+// The test is excluded with the race detector, which makes sync.Pool drop buffers at random.
 func TestGETDoesNotAllocate(t *testing.T) {
 	a := app(t, plain)
 	k := newCall("GET", "/")

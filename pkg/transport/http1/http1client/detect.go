@@ -51,8 +51,8 @@ func (s *speech) forget() {
 // Forget resets the detected HTTP versions, because the user container may have been replaced.
 func (a *App) Forget() { a.speech.forget() }
 
-// learnH1 stores that the user container supports HTTP/1.1. If speaks is false, it stores that the
-// user container supports only HTTP/2.
+// learnH1 stores whether the user container supports HTTP/1.1. If speaks is false, the user container supports only
+// HTTP/2.
 func (s *speech) learnH1(speaks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +264,7 @@ func silentNow(c net.Conn) (silent bool) {
 	return silent && err == nil
 }
 
-// isSilent reports whether the user container does not send a byte and does not close the connection for 100 ms.
+// isSilent reports whether the user container neither sends a byte nor closes the connection for 100 ms.
 func isSilent(c net.Conn) bool {
 	const duration = 100 * time.Millisecond
 	_ = c.SetReadDeadline(time.Now().Add(duration))

@@ -71,7 +71,7 @@ func onlyH2(t *testing.T, serve func(conn *harness.AppConn), expects bool) (inTi
 		t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
 	}
 	if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
-		t.Errorf("got %v, %v, want HTTP/2 without asking", speaks, err)
+		t.Errorf("got %v, %v, want HTTP/2 without a detection", speaks, err)
 	}
 	return true
 }
@@ -81,14 +81,14 @@ func TestInvalidResponseKeepsProtocolUnknown(t *testing.T) {
 		"\x00",
 		"\x00\x00\x06\x04\x00\x00\x00\x00",
 		"\x00\x00\x06\x04\x01\x00\x00\x00\x00",     // an acknowledgement
-		"\x00\x00\x06\x04\x00\x00\x00\x00\x01",     // of a stream
+		"\x00\x00\x06\x04\x00\x00\x00\x00\x01",     // a stream other than 0
 		"\x00\x00\x06\x05\x00\x00\x00\x00\x00",     // another type
 		"\x15\x03\x01\x00\x02\x02\x46\x00\x00\x00", // a TLS alert
 	} {
 		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); conn.Send(say) }).Port)
 		got := newCall("GET", "/").do(a)
 		if h1, h2 := a.speech.heard(); transport.FaultOf(got.err) != transport.FaultGarbage || h1 != unknown || h2 != unknown {
-			t.Errorf("got %v, %d, %d behind %q, want garbage, nothing learnt", got.err, h1, h2, say)
+			t.Errorf("got %v, %d, %d after %q, want garbage and unknown protocols", got.err, h1, h2, say)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func TestDetectionSkipsCanceledRequest(t *testing.T) {
 	a.speech.mu.Lock()
 	defer a.speech.mu.Unlock()
 	if a.speech.asking != nil {
-		t.Error("the user container is being asked, want not")
+		t.Error("got a running detection, want none")
 	}
 }
 
@@ -262,14 +262,14 @@ func TestClosedConnectionsAreNotDetectedAsHTTP2Only(t *testing.T) {
 	})
 	a := unknownApp(t, s.Port)
 	if only, err := a.speaksOnlyH2(t.Context()); only || err != nil {
-		t.Errorf("got %v, %v, want false: it may speak HTTP/1.1 as well", only, err)
+		t.Errorf("got %v, %v, want false, because the app may also support HTTP/1.1", only, err)
 	}
 	if h1, _ := a.speech.heard(); h1 != unknown {
 		t.Errorf("got HTTP/1.1 %d, want it unknown", h1)
 	}
 }
 
-// A user container that is starting does not respond either.
+// A missing response may also mean that the user container is starting.
 func TestDetectionStoresTimeoutOnlyForHTTP1(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -296,7 +296,7 @@ func TestDetectionStoresTimeoutOnlyForHTTP1(t *testing.T) {
 				t.Errorf("got %v, %v, want not HTTP/2", speaks, err)
 			}
 			if speaks, err := a.speaksH2(t.Context(), false); speaks == c.remember || err != nil {
-				t.Errorf("got %v, %v, want it remembered %v", speaks, err, c.remember)
+				t.Errorf("got %v, %v, want the result stored: %v", speaks, err, c.remember)
 			}
 		})
 	}
@@ -312,7 +312,7 @@ func TestDialErrorResetsDetectedProtocol(t *testing.T) {
 		t.Fatalf("got %v, want unreachable", got.err)
 	}
 	if a.OnlyH2() {
-		t.Error("got only HTTP/2, want it forgotten")
+		t.Error("got only HTTP/2, want an unknown protocol")
 	}
 	if _, err := a.speaksH2(t.Context(), false); transport.FaultOf(err) != transport.FaultUnreachable {
 		t.Errorf("got %v, want unreachable", err)
@@ -328,12 +328,12 @@ func TestDetectionEndsWithContext(t *testing.T) {
 		t.Errorf("got %v, %v, want %v", speaks, err, left)
 	}
 	if _, h2 := a.speech.heard(); h2 != unknown {
-		t.Error("got an answer remembered, want none: nobody gave one")
+		t.Error("got a stored result, want none")
 	}
 }
 
-// netHTTP starts servers of net/http and returns an App for it, and the number of requests that
-// its handler has received.
+// netHTTP starts a net/http server. It returns an App for the server and the number of requests that the handler has
+// received.
 func netHTTP(t *testing.T, http1, http2 bool) (*App, *atomic.Int32) {
 	t.Helper()
 	var handled atomic.Int32

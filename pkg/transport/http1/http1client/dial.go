@@ -24,7 +24,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// Settings configure an App.
+// Settings contains the settings of an App.
 type Settings struct {
 	Port         int           // port of the user container, in 1..65535; App.Dial selects the address
 	MaxIdle      int           // maximum number of idle connections; 0 means 1000

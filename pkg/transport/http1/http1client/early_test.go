@@ -23,11 +23,11 @@ func TestHeadResponseWithLateBodyIsDiscarded(t *testing.T) {
 		newCall("HEAD", "/").do(a).want(t, 200, "")
 		newCall("GET", "/").do(a).want(t, 200, "hello")
 	}
-	harness.Until(t, "knowledge that the app sends bodies for HEAD", a.sendsBodyToHEAD.Load)
+	harness.Until(t, "the body after HEAD is detected", a.sendsBodyToHEAD.Load)
 	newCall("HEAD", "/").do(a).want(t, 200, "")
 	time.Sleep(3 * headSilence) // real time: wait longer than putWhenSilent
 	if n := idle(a); n > 1 {
-		t.Errorf("got %d idle connections, want that of the GETs alone", n)
+		t.Errorf("got %d idle connections, want only that of the GET requests", n)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// blankName is a blank between a field's name and its colon.
+// blankName matches a field name that is followed by whitespace.
 var blankName = regexp.MustCompile(`(?m)^[^\r\n:]+[ \t]:`)
 
 // FuzzResponse sends arbitrary responses from a user container. Each call must end. Its connection may
@@ -86,19 +86,19 @@ func wantWhole(t *testing.T, sent []byte, method, wantBody string, atOnce bool) 
 			return // a proxy must accept the blank (RFC 9112 section 5.1), and net/http does not
 		}
 		if err != nil {
-			t.Fatalf("got the connection kept behind %q, net/http says %v", sent, err)
+			t.Fatalf("got the connection kept after %q, net/http says %v", sent, err)
 		}
 		body, err := io.ReadAll(response.Body)
 		if response.StatusCode < 200 && response.StatusCode != 101 {
 			continue
 		}
 		if err != nil || string(body) != wantBody {
-			t.Fatalf("got %q kept behind %q, net/http says %q, %v", wantBody, sent, body, err)
+			t.Fatalf("got %q and the connection kept after %q, net/http says %q, %v", wantBody, sent, body, err)
 		}
 		break
 	}
 	if atOnce && r.Buffered() > 0 {
-		t.Fatalf("got the connection kept with %d bytes behind the response, want it closed", r.Buffered())
+		t.Fatalf("got the connection kept with %d bytes after the response, want it closed", r.Buffered())
 	}
 }
 
@@ -124,7 +124,7 @@ func FuzzSettings(f *testing.F) {
 			}
 		}
 		if couldBeSettings(b) && (len(b) >= 9 || !isSettings(append(bytes.Clone(b), make([]byte, 9)...)) && len(b) > 3) {
-			t.Errorf("%x: got it to be waited for, want it classified", b)
+			t.Errorf("%x: got an incomplete header, want it classified", b)
 		}
 
 		var written bytes.Buffer

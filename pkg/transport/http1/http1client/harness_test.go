@@ -199,7 +199,7 @@ func short(s string) string {
 	return s
 }
 
-// doOn is do on the given new connection.
+// doOn is like do, but uses the given new connection.
 func (k *testCall) doOn(a *App, c *clientConn) (got outcome) {
 	k.attach(c)
 	r, _, err := k.exchange(a, c)

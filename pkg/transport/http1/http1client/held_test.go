@@ -66,7 +66,7 @@ func TestHeldCallWaitsForFinalResponse(t *testing.T) {
 				t.Errorf("waited for %v, want %v", took, most)
 			}
 			if err := <-saw; err != io.EOF {
-				t.Errorf("the user container read %v, want the end of our side", err)
+				t.Errorf("the user container read %v, want EOF", err)
 			}
 		})
 	}
@@ -80,7 +80,7 @@ func TestUnsentRequestIsNotHeld(t *testing.T) {
 	k.Abort()
 	k.do(a)
 	if k.Held != nil {
-		t.Error("got a held call, want none: nothing was sent")
+		t.Error("got a held call, want none, because nothing was sent")
 	}
 }
 
@@ -91,7 +91,7 @@ func TestFailedResponseIsNotHeld(t *testing.T) {
 	k.Begin()
 	k.do(a)
 	if k.Held != nil {
-		t.Error("got a held call, want none: the user container has answered")
+		t.Error("got a held call, want none, because the user container has responded")
 	}
 }
 
@@ -109,6 +109,6 @@ func TestStartedResponseIsNotHeld(t *testing.T) {
 	k.Abort()
 	r.Close()
 	if k.Held != nil {
-		t.Error("got a held call, want none: it is reset")
+		t.Error("got a held call, want none, because the connection is reset")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A lateBody has all of its content, but its reader is delayed as on a busy host.
+// A lateBody is complete, but its reader is delayed, as on a busy host.
 type lateBody struct{ reads int }
 
 func (b *lateBody) Read(p []byte) (int, error) {

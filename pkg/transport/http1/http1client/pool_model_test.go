@@ -132,8 +132,8 @@ func (r *poolRun) next() (next []poolMove) {
 	return next
 }
 
-// pop repeats for r.idle what take does while it holds the lock: it removes the last connection if
-// this connection has expired.
+// pop changes r.idle in the same way as the critical section of take. It removes the last connection if this
+// connection has expired.
 func (r *poolRun) pop() {
 	r.thrown = nil
 	if n := len(r.idle); n > 0 {
@@ -152,16 +152,16 @@ func (r *poolRun) taken() error {
 	case got = <-r.taking:
 	default:
 		if r.thrown == nil || r.thrown.closes.Load() == 0 {
-			return fmt.Errorf("got a take that waits, want it to return")
+			return fmt.Errorf("take is blocked, want it to return")
 		}
 		return nil // waits at the gate
 	}
 	r.taking = nil
 	switch {
 	case r.thrown != nil:
-		return fmt.Errorf("got an end, want what has expired thrown away first")
+		return fmt.Errorf("got a return, want the expired connection closed first")
 	case got == nil && len(r.idle) > 0:
-		return fmt.Errorf("got nothing of %d idle connections", len(r.idle))
+		return fmt.Errorf("got no connection, want one of %d idle connections", len(r.idle))
 	case got == nil: // the pool has no connection, so the call opens a connection
 		l := &line{id: len(r.lines)}
 		r.lines = append(r.lines, l)
@@ -170,7 +170,7 @@ func (r *poolRun) taken() error {
 	case len(r.idle) == 0 || got != r.idle[len(r.idle)-1]:
 		return fmt.Errorf("got connection %d, want the one that was used last", got.Conn.(*line).id)
 	case !got.reused:
-		return fmt.Errorf("got a used connection that does not say so")
+		return fmt.Errorf("got a used connection that is not marked as reused")
 	}
 	r.idle = r.idle[:len(r.idle)-1]
 	r.users = append(r.users, got)
@@ -199,7 +199,7 @@ func (r *poolRun) check(move string) error {
 		r.idle = slices.DeleteFunc(r.idle, func(i *clientConn) bool { return !time.Now().Before(i.expires) && !slices.Contains(held, i) })
 		for _, i := range r.idle {
 			if !time.Now().Before(i.expires) && move == "sweep" {
-				return fmt.Errorf("got connection %d swept over, want it closed", i.Conn.(*line).id)
+				return fmt.Errorf("expired connection %d was not swept, want it closed", i.Conn.(*line).id)
 			}
 		}
 	}
@@ -217,7 +217,7 @@ func (r *poolRun) check(move string) error {
 			}
 		}
 		if closes := int(l.closes.Load()); holders+closes != 1 {
-			return fmt.Errorf("connection %d: got %d that hold it and closed %d times, want one or the other once", l.id, holders, closes)
+			return fmt.Errorf("connection %d: got %d holders and %d closes, want 1 in total", l.id, holders, closes)
 		}
 	}
 	return nil

@@ -153,7 +153,7 @@ func TestDialStopsAfterConnectRetry(t *testing.T) {
 			t.Errorf("got %v, %d sends, want unreachable, 0", got.err, k.sends)
 		}
 		if took := time.Since(begin); took < retry-dialAgain {
-			t.Errorf("got an error after %v, want tries for %v", took, retry)
+			t.Errorf("got an error after %v, want retries for %v", took, retry)
 		}
 		a.Close()
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// The responses with each framing, and whether their connection can be reused.
+// framings contains responses with each framing, and whether the connection can be reused.
 var framings = []struct {
 	name    string
 	method  string
@@ -314,13 +314,13 @@ func TestKeepAliveTimeoutHasMargin(t *testing.T) {
 		})
 		newCall("GET", "/").do(a).want(t, 204, "")
 		if got := idle(a) == 1; got != kept {
-			t.Fatalf("got kept %v behind timeout=%d, want %v", got, timeout, kept)
+			t.Fatalf("got kept %v with timeout=%d, want %v", got, timeout, kept)
 		}
 		if !kept {
 			continue
 		}
 		if left := time.Until(a.idle[0].expires); left > time.Duration(timeout)*time.Second-keepAliveMargin {
-			t.Errorf("got %v left behind timeout=%d, want %v less", left, timeout, keepAliveMargin)
+			t.Errorf("got %v left with timeout=%d, want %v less", left, timeout, keepAliveMargin)
 		}
 	}
 }

@@ -209,13 +209,13 @@ func TestAbortEndsTunnel(t *testing.T) {
 	}
 }
 
-// held is a tunnel in memory that uses the time of the test. Only the test reads from its peers.
+// held starts a tunnel over connections in memory, for use with synctest. Only the test reads from its peers.
 func held(t *testing.T) (client, app *pipe, ended chan struct{}) {
 	t.Helper()
 	return heldBy(t, New(Settings{Port: 1}))
 }
 
-// heldBy is held for an App.
+// heldBy is like held, but uses the given App.
 func heldBy(t *testing.T, a *App) (client, app *pipe, ended chan struct{}) {
 	t.Helper()
 	t.Cleanup(a.Close)
