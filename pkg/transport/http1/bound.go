@@ -12,8 +12,9 @@ import (
 // hit records that the client exceeded the given bound.
 func (c *serverConn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
 
-// recordLateHead records a bound if err reports that the timeout of a header section has expired. It does not record a
-// connection that is retiring or evicted. It is not inlined, so that the stack of an idle connection stays small.
+// recordLateHead records a bound if err reports that the timeout of a header section has expired. It records nothing
+// for a connection that is retiring or evicted. It is not inlined, so that the stack of an idle connection stays
+// small.
 //
 //go:noinline
 func (c *serverConn) recordLateHead(err error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// Each bound has two tests: one sends the attack, the other is the heaviest legitimate peer.
+// Each bound has two tests. In one, the peer attacks, and in the other, it is the heaviest legitimate peer.
 // docs/bounds.md lists the bounds and their tests.
 
 // defaults are the default values of the settings that define bounds.
@@ -56,7 +56,7 @@ func TestIncompleteHeaderTimesOut(t *testing.T) {
 	server.WantBounds(bound.HeaderTimeout)
 }
 
-// A client on a slow network: a header section of 64 KiB in many packets.
+// The client sends a header section of 64 KiB in many packets, as on a slow network.
 func TestSplitHeaderReturns200(t *testing.T) {
 	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	c := server.Dial()
@@ -90,7 +90,7 @@ func TestLargeHeaderReturnsError(t *testing.T) {
 	}
 }
 
-// A Kerberos token of 64 KiB, 100 fields (the default limit of Envoy), and the connection
+// The request contains a Kerberos token of 64 KiB, 100 fields (the default limit of Envoy), and the connection
 // options and trailers of an HTTP/1.1 client that offers h2c and gRPC.
 func TestKerberosHeaderReturns200(t *testing.T) {
 	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
@@ -163,7 +163,7 @@ func TestMaxBodyReturns200(t *testing.T) {
 	server.WantBounds()
 }
 
-// large responds to each request with a response of the size.
+// large returns an app whose responses have bodies of size bytes.
 func large(size int) func(conn *harness.AppConn) {
 	return func(conn *harness.AppConn) {
 		for conn.Request() != nil {
@@ -204,8 +204,8 @@ func TestSlowReaderReceivesResponse(t *testing.T) {
 	server.WantBounds()
 }
 
-// wantUpload sends the chunked body to a proxy with these settings. It checks the status and
-// the bounds that were recorded.
+// wantUpload sends the chunked body to a proxy with the given settings. It checks the status and the bounds that were
+// recorded.
 func wantUpload(t *testing.T, settings func(*proxy.Proxy, *proxytest.Options), body string, status int, bounds ...bound.Name) {
 	t.Helper()
 	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), settings)
@@ -219,7 +219,7 @@ func TestLongChunkExtensionReturns400(t *testing.T) {
 	wantUpload(t, nil, "1;"+strings.Repeat("a", 3000), 400, bound.ChunkExtensions)
 }
 
-// A client that signs each chunk of 1 KiB.
+// The client signs each chunk of 1 KiB.
 func TestSignedChunksReturn200(t *testing.T) {
 	signature := ";chunk-signature=" + strings.Repeat("a", 64) + "\r\n"
 	chunk := "400" + signature + strings.Repeat("x", 1024) + "\r\n"
@@ -230,7 +230,7 @@ func TestLargeTrailerReturns400(t *testing.T) {
 	wantUpload(t, nil, "0\r\nA: "+strings.Repeat("a", 5000), 400, bound.TrailerSection)
 }
 
-// The trailers of an upload to object storage: a checksum and a signature.
+// The trailer section contains a checksum and a signature, as in an upload to object storage.
 func TestChecksumTrailerReturns200(t *testing.T) {
 	wantUpload(t, defaults, "2\r\nok\r\n0\r\n"+
 		"x-amz-checksum-sha256: "+strings.Repeat("a", 44)+"\r\nx-amz-trailer-signature: "+strings.Repeat("a", 64)+"\r\n\r\n", 200)

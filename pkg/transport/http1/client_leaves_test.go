@@ -34,11 +34,11 @@ func TestCloseDuringRequestReportsClientGone(t *testing.T) {
 		"FIN":        func(c *harness.Client) { c.Close() },
 		"half-close": func(c *harness.Client) { c.CloseWrite() },
 		"reset":      func(c *harness.Client) { c.SetLinger(0); c.Close() },
-		"behind more requests": func(c *harness.Client) {
+		"after more requests": func(c *harness.Client) {
 			c.Send("GET /2 HTTP/1.1\r\nHost: a\r\n\r\nGET /3 HTTP/1.1\r\n")
 			c.Close()
 		},
-		"behind a full buffer": func(c *harness.Client) {
+		"after a full buffer": func(c *harness.Client) {
 			c.Send(strings.Repeat("GET /2 HTTP/1.1\r\nHost: a\r\n\r\n", 3000))
 			c.Close()
 		},
@@ -50,7 +50,7 @@ func TestCloseDuringRequestReportsClientGone(t *testing.T) {
 			"forwarded with a body": "POST /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
 			"inside its body":       "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc",
 		} {
-			if where == "inside its body" && strings.HasPrefix(name, "behind") {
+			if where == "inside its body" && strings.HasPrefix(name, "after") {
 				continue // the following bytes would be part of the body
 			}
 			t.Run(name+" while "+where, func(t *testing.T) { testLeaving(t, where, request, leave) })

@@ -97,15 +97,14 @@ func (v clockTest) run(t *testing.T, scale int) (inTime bool) {
 		t.Errorf("got %v while %v, want %v while %v", o.Reason, o.Phase, v.reason, v.phase)
 	}
 	if v.stays != (m.Get("connection") == "") && v.status != 0 {
-		t.Errorf("got Connection: %q, want the connection to stay: %v", m.Get("connection"), v.stays)
+		t.Errorf("got Connection: %q, want the connection to stay open: %v", m.Get("connection"), v.stays)
 	}
 	if !v.stays {
 		c.WantEnd()
 		return true
 	}
 	for range 3 {
-		// Real time: if the first request had left a deadline on the socket, the deadline would
-		// pass.
+		// Sleep in real time, so that a deadline that the first request left on the socket would expire.
 		time.Sleep(time.Duration(scale) * soon / 3)
 		c.Send("GET /after HTTP/1.1\r\nHost: a\r\n\r\n")
 		m := c.Receive("GET")
@@ -207,7 +206,7 @@ func TestUnreadEarlyHintsTimeOut(t *testing.T) {
 			client.SetReadDeadline(time.Now().Add(time.Second))
 			said, _ := io.ReadAll(client.In)
 			if rest := strings.ReplaceAll(string(said), hint, ""); !strings.HasPrefix(hint, rest) && !strings.HasPrefix(rest, "HTTP/1.1 "+strconv.Itoa(c.reason.Status())) {
-				t.Errorf("got %.100q behind the hints, want a part of one, or an answer where they were whole", rest)
+				t.Errorf("got %.100q after the hints, want a part of a hint, or a response after complete hints", rest)
 			}
 		})
 	}

@@ -143,7 +143,7 @@ func (s *scripted) took() (asked, bad []string) {
 	return s.asked, s.bad
 }
 
-// asRequest is a request with all properties that must be equal.
+// asRequest returns all properties of a request that must be equal.
 func asRequest(m *harness.Message) string {
 	var fields, announced []string
 	pragma := strings.HasPrefix(m.Get("pragma")+"|", "no-cache|")
@@ -166,7 +166,7 @@ func asRequest(m *harness.Message) string {
 	return fmt.Sprintf("%s\n%s\nbody %q\ntrailers %s, announced %q\n", m.Start, grouped(fields), m.Body, grouped(m.Trailers), slices.Compact(announced))
 }
 
-// asResponse is a response with all properties that must be equal.
+// asResponse returns all properties of a response that must be equal.
 func asResponse(m *harness.Message, end error) string {
 	var fields []string
 	status := m.Status()
@@ -208,7 +208,7 @@ type comparison struct {
 
 func newComparison(t testing.TB, secure bool) *comparison {
 	c := &comparison{ownApp: newScripted(t), referenceApp: newScripted(t)}
-	// The same Host for requests that have none.
+	// Both proxies add the same Host to requests without a Host.
 	same := func(reference bool) func(*proxy.Proxy, *proxytest.Options) {
 		return func(_ *proxy.Proxy, s *proxytest.Options) {
 			s.MaxHeaderBytes, s.Reference, s.TLS = 32<<10, reference, secure
@@ -289,7 +289,7 @@ const (
 	closes                // no request that follows is served
 	refused               // the request itself is rejected
 	badBody               // the body is invalid but the header section is valid, so the app may respond before the body ends
-	alone                 // no bytes may follow: unread bytes would cause a reset, which truncates a response that ends with the connection
+	alone                 // no bytes may follow, because unread bytes would cause a reset, which truncates a response that ends with the connection
 )
 
 // oneRequest returns the length of the complete request at the beginning of b, or 0 if there is
@@ -392,7 +392,7 @@ func hasBody(b []byte) bool {
 	return q.Chunked || q.ContentLength > 0
 }
 
-// heard is the output that a client receives.
+// heard sends the bytes of a client to server and returns the responses.
 func (s *script) heard(t testing.TB, server *proxytest.Proxy, client []byte) (said []string) {
 	c := server.Connect(t)
 	defer c.Close()
@@ -405,7 +405,7 @@ func (s *script) heard(t testing.TB, server *proxytest.Proxy, client []byte) (sa
 	for i := 0; ; i++ {
 		if _, err := in.Peek(1); err != nil {
 			if harness.IsTimeout(err) {
-				t.Errorf("%.2000q, answered %.2000q: got silence behind %q, want an answer or the end", client, s.answers, said)
+				t.Errorf("%.2000q, answered %.2000q: got no response after %q, want a response or the end of the connection", client, s.answers, said)
 			}
 			return said
 		}
@@ -474,14 +474,14 @@ func (c *comparison) refuses(t testing.TB, s *script) {
 	said := s.heard(t, c.own, append(bytes.Clone(client), s.refused...))
 	asked, _ := c.ownApp.took()
 	if len(asked) > n {
-		t.Errorf("%.3000q: the app got %q, want nothing behind %d requests", s.refused, asked[n:], n)
+		t.Errorf("%.3000q: the app got %q, want nothing after %d requests", s.refused, asked[n:], n)
 	}
 	if s.badBody {
 		return
 	}
 	said = slices.DeleteFunc(said, func(response string) bool { return strings.HasPrefix(response, "1") }) // informational
 	if len(said) == 0 || !strings.Contains(said[len(said)-1], "proxy-status: queue-proxy") && len(said) > n {
-		t.Errorf("%.3000q: got %.2000q, want an answer of our own", s.refused, said)
+		t.Errorf("%.3000q: got %.2000q, want a response from the sidecar", s.refused, said)
 	}
 }
 
@@ -669,7 +669,7 @@ var responseSeeds = map[string]string{
 	"another answer for the second": "HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno\x00\x00HTTP/1.1 201 Yes\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n",
 }
 
-// transports are the transports of the clients.
+// transports reports by the name of a transport whether it is TLS.
 var transports = map[string]bool{"TCP": false, "TLS": true}
 
 func TestEngineMatchesReference(t *testing.T) {

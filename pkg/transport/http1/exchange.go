@@ -193,10 +193,10 @@ func (x *exchange) Answer(a transport.Answer) {
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
-// endsConnection reports whether the connection must be closed after the request. The reasons are a request of the
-// client, the method CONNECT (the bytes after the request are not HTTP), the drain, and another client that waits for
-// the place of the connection. If duplex is false, an incomplete request body is also a reason. If duplex is true, the
-// user container may still read the rest of the body during the response.
+// endsConnection reports whether the connection must be closed after the request. The reasons are that the client
+// requested it, that the method is CONNECT (the bytes after the request are not HTTP), the drain, and another client
+// that waits for the place of the connection. If duplex is false, an incomplete request body is also a reason. If
+// duplex is true, the user container may still read the rest of the body during the response.
 func (x *exchange) endsConnection(duplex bool) bool {
 	return x.request.Close || x.request.Form == wire.Authority || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
 }

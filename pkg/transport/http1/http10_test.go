@@ -17,7 +17,7 @@ func TestHTTP10CloseReportsClientGone(t *testing.T) {
 	for name, leave := range map[string]func(*harness.Client){
 		"FIN":   func(c *harness.Client) { c.Close() },
 		"reset": func(c *harness.Client) { c.SetLinger(0); c.Close() },
-		"behind a request": func(c *harness.Client) {
+		"after a request": func(c *harness.Client) {
 			c.Send("GET /2 HTTP/1.1\r\nHost: a\r\n\r\n")
 			c.Close()
 		},

@@ -2,7 +2,8 @@ package http1
 
 import "github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 
-// The memory of a request is charged to the memory budget in addition to the buffer that contains its header section.
+// Sizes of the memory of a request that is charged to the memory budget in addition to the buffer that contains the
+// header section.
 const (
 	requestBytes = 8 << 10 // memory in bytes for the stack of a request and the connection to the user container
 	fieldBytes   = 48      // memory in bytes for a parsed field
@@ -12,8 +13,8 @@ const (
 // charge sets the number of bytes that are charged to the memory budget for the read buffer and the request.
 func (c *serverConn) charge(n int) { c.held = c.memory.Set(c.held, n) }
 
-// admit charges the memory of the received request to the memory budget. It returns false if the budget has not enough
-// memory, after a wait as in [netconn.Account.Await].
+// admit charges the memory of the received request to the memory budget. It waits in the same way as
+// [netconn.Account.Await], and returns false if the budget is exhausted.
 func (c *serverConn) admit() bool {
 	n := requestBytes + len(c.buf) + fieldBytes*len(c.request.Fields)
 	if !c.memory.Await(n - c.held) {
@@ -23,8 +24,8 @@ func (c *serverConn) admit() bool {
 	return true
 }
 
-// reserve charges the memory to forward the request to the memory budget, and returns false if the budget has not enough
-// memory. endForward releases this memory. reserve is not inlined, so that the stack of a request stays small.
+// reserve charges the memory to forward the request to the memory budget, and returns false if the budget is
+// exhausted. endForward releases this memory. reserve is not inlined, so that the stack of a request stays small.
 //
 //go:noinline
 func (x *exchange) reserve() bool {
@@ -40,9 +41,9 @@ func (c *serverConn) evictMemory() {
 	c.abandon()
 }
 
-// growHead charges the read buffer of an incomplete header section to the memory budget. If the buffer is full, growHead
-// charges the larger buffer that the next read needs. If the buffer is larger than bufferSize and the budget has not
-// enough memory, growHead sends an error response and returns false. It is not inlined, so that the stack of an idle
+// growHead charges the read buffer of an incomplete header section to the memory budget. If the buffer is full,
+// growHead charges the larger buffer that the next read needs. If the buffer is larger than bufferSize and the budget
+// is exhausted, growHead sends an error response and returns false. It is not inlined, so that the stack of an idle
 // connection stays small.
 //
 //go:noinline
@@ -72,8 +73,8 @@ func (c *serverConn) rejectHead() {
 	c.server.proxy.Reject(&c.exchange, c.state, false)
 }
 
-// chargeUnread charges the buffers of output that the client does not read to the memory budget: the output buffer, the
-// buffer for encrypted bytes, and the buffer of the response. They are charged until the current write ends.
+// chargeUnread charges to the memory budget the buffers of output that the client does not read: the output buffer,
+// the buffer for encrypted bytes, and the buffer of the response. They are charged until the current write ends.
 func (c *serverConn) chargeUnread() {
 	if !c.counted || c.unread != 0 {
 		return

@@ -42,7 +42,7 @@ func TestSmugglingRequestsReturn400(t *testing.T) {
 	}
 	server.WantCounts(uint64(len(attacks)), 0)
 	if got := strings.Join(a.Requests(), "|"); strings.ReplaceAll(got+"|", "GET /first HTTP/1.1|", "") != "" {
-		t.Errorf("the app got %s, want /first alone", got)
+		t.Errorf("the app got %s, want only /first", got)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestAmbiguousHeaderReturns400(t *testing.T) {
 	}
 	server.WantCounts(5, 0)
 	if got := strings.Join(a.Requests(), "|"); strings.Contains(got, "/behind") || strings.Contains(got, "/odd") {
-		t.Errorf("the app got %s, want nothing from behind", got)
+		t.Errorf("the app got %s, want no later request", got)
 	}
 }
 
@@ -119,7 +119,8 @@ func TestInvalidChunkReturns400(t *testing.T) {
 	}
 }
 
-// After a rejected header section, a flood costs no more processor time.
+// After a rejected header section, the sidecar discards only a limited amount of input, so that a flood uses no CPU
+// time.
 func TestRejectedHeaderLimitsDiscardedInput(t *testing.T) {
 	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, o *proxytest.Options) { o.Narrow = true })
 	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, server.Address)

@@ -80,7 +80,7 @@ func TestHeaderOfMaximumLengthReturns200(t *testing.T) {
 	c.WantEnd()
 }
 
-// The app gets the same request for each split.
+// The app receives the same request regardless of the split.
 func TestSplitBodyIsForwarded(t *testing.T) {
 	requests := map[string]struct{ text, body, trailer string }{
 		"a length":  {"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nsome body", "some body", ""},
@@ -191,7 +191,7 @@ func TestTrailersAreForwarded(t *testing.T) {
 	server.WantCounts(1, 0)
 }
 
-// A trailer must not contain a Proxy-Status value of the sidecar.
+// A trailer section must not contain a Proxy-Status member of the sidecar that the app sent.
 func TestTrailerProxyStatusIsFiltered(t *testing.T) {
 	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		conn.Request()
@@ -258,7 +258,7 @@ func TestLargeBodiesAreForwarded(t *testing.T) {
 	server.WantCounts(5, 0)
 }
 
-// A peer that does not read blocks the other peer, and the proxy buffers little.
+// A peer that does not read blocks the other peer, because the proxy buffers only a small part of the body.
 func TestSlowReaderBlocksSender(t *testing.T) {
 	const size = 64 << 20
 	sent, read := make(chan int64, 1), make(chan struct{})
@@ -381,7 +381,7 @@ func TestFullDuplexStreamsBothDirections(t *testing.T) {
 	}
 }
 
-// The client can read the complete response although it sent input that is not read.
+// The client can read the complete response even if the sidecar does not read all of its input.
 func TestUnreadInputDoesNotResetResponse(t *testing.T) {
 	const size = 1 << 20
 	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
@@ -406,7 +406,7 @@ func TestUnreadInputDoesNotResetResponse(t *testing.T) {
 	c.WantEnd()
 }
 
-// The requests of wrk and the clients of test/bench.
+// The test sends the requests of wrk and of the clients in test/bench.
 func TestBenchmarkRequestsAreServed(t *testing.T) {
 	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := server.Dial()

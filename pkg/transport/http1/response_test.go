@@ -53,7 +53,7 @@ func TestResponsesAreForwarded(t *testing.T) {
 				c.Send(v.method + " /p HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\n")
 				m := c.Receive(v.method)
 				if m.Status() != v.status || m.Body != v.body || !m.Complete {
-					t.Errorf("got %s %.100q, end told %v, want %d %.100q, true", m.Start, m.Body, m.Complete, v.status, v.body)
+					t.Errorf("got %s %.100q, complete %v, want %d %.100q, true", m.Start, m.Body, m.Complete, v.status, v.body)
 				}
 				if m.Get("date") == "" {
 					t.Error("got no Date, want one")
@@ -133,7 +133,7 @@ func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 			c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\nGET /behind HTTP/1.1\r\nHost: a\r\n\r\n")
 			_, m, err := harness.ReadResponse(c.In, "GET")
 			if m == nil || m.Status() != 200 || !strings.HasPrefix(m.Body, "hello"[:len(m.Body)]) || m.Complete && err == nil {
-				t.Errorf("got %+v, %v, want a 200 whose body is cut", m, err)
+				t.Errorf("got %+v, %v, want 200 with a truncated body", m, err)
 			}
 			if harness.IsTimeout(err) {
 				t.Errorf("got %v, want the end of the connection", err)
@@ -186,7 +186,7 @@ func TestUnreachableAppReturns502(t *testing.T) {
 	server.WantCounts(4, 0)
 }
 
-// A pooled connection that the app has closed does not fail a request.
+// A request does not fail if the app has closed the pooled connection.
 func TestStaleAppConnectionIsReplaced(t *testing.T) {
 	closed := make(chan struct{}, 1)
 	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
@@ -304,7 +304,7 @@ func TestConnectionCloseIsHopByHop(t *testing.T) {
 	c := server.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: close\r\n\r\n")
 	if m := c.Receive("GET"); m.Get("connection") != "" {
-		t.Errorf("got Connection: %s, want none: it is between us and the app", m.Get("connection"))
+		t.Errorf("got Connection: %s, want none, because the field applies only to the app connection", m.Get("connection"))
 	}
 	c.Send("GET /p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /never HTTP/1.1\r\nHost: a\r\n\r\n")
 	if m := c.Receive("GET"); m.Body != "/p" || m.Get("connection") != "close" {

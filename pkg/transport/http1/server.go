@@ -113,9 +113,10 @@ func (l *Server) start(nc *net.TCPConn, secure *netconn.Server) bool {
 // closing reports whether a connection must be closed after its current request.
 func (l *Server) closing() bool { return l.proxy.Draining() }
 
-// Shutdown stops the listeners after it has accepted the connections in their backlogs. It completes the requests in
-// progress and closes each connection when the connection is idle. When ctx is canceled, Shutdown closes the remaining
-// connections immediately. It ignores connections that were handed to the HTTP/2 engine. It must be called at most once.
+// Shutdown stops the listeners after the connections in their backlogs are accepted. It completes the requests in
+// progress and closes each connection when the connection is idle. When ctx is canceled, Shutdown closes the
+// remaining connections immediately. It ignores connections that were handed to the HTTP/2 engine. It must be called
+// at most once.
 func (l *Server) Shutdown(ctx context.Context) error {
 	l.listeners.Stop()
 	return l.conns.Shutdown(ctx, func() {

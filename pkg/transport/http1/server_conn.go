@@ -335,8 +335,8 @@ func (c *serverConn) wait() error {
 
 var errEvicted = errors.New("idle connection closed because of the connection limit")
 
-// rest marks the connection as idle. last reports whether the connection is retiring. The next read is then the last
-// read, with the timeout netconn.LastLook.
+// rest marks the connection as idle. last reports whether the connection is retiring. If it is, the next read is the
+// last one, and its timeout is netconn.LastLook.
 func (c *serverConn) rest() (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

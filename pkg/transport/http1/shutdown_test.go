@@ -50,7 +50,7 @@ func TestDrainDeadlineAbortsRequests(t *testing.T) {
 		c.WantEnd()
 	}
 	if b, _ := io.ReadAll(stream.In); string(b) != "begun" {
-		t.Errorf("got %q, want the stream cut behind \"begun\"", b)
+		t.Errorf("got %q, want the stream truncated after \"begun\"", b)
 	}
 }
 
