@@ -61,7 +61,7 @@ func TestWindowUpdatesAfterResponsesPass(t *testing.T) {
 	p.alive()
 }
 
-// A stream that has ended in both directions does not count (RFC 9113 section 5.1.2), even if its
+// A stream that has ended in both directions does not count against the limit (RFC 9113 section 5.1.2), even if its
 // request is still being served.
 func TestEndedStreamsDoNotCountAgainstLimit(t *testing.T) {
 	config := serverConfig()

@@ -198,7 +198,8 @@ type dataFrame struct {
 	end      bool    // the frame ends the stream
 }
 
-// New returns an HTTP/2 connection on l. The first call to Flush sends SETTINGS, which for a client follow the preface.
+// New returns an HTTP/2 connection on l. The first call to Flush sends SETTINGS. On a client, it sends the preface
+// first.
 func New(l *netconn.Conn, config Config, handler Handler) *Conn {
 	if config.Client { // the callers limit the time of requests to the user container
 		config.HeadTimeout, config.SendTimeout = 0, 0
@@ -415,8 +416,8 @@ func (c *Conn) lateCause() error {
 	return nil
 }
 
-// tryRead reads available input into c.pooled. It is called by RawConn.Read, which calls it again when the socket is
-// readable if done is false.
+// tryRead reads available input into c.pooled. RawConn.Read calls tryRead each time the socket is readable, until
+// done is true.
 func (c *Conn) tryRead(fd uintptr) (done bool) {
 	if c.pooled == nil {
 		size := smallSize

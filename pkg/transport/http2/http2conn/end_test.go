@@ -97,7 +97,7 @@ func TestEndClosesIdleConnection(t *testing.T) {
 	p.us.Close(errors.New("late"))
 }
 
-// After a connection error, a flood of frames uses no more CPU time.
+// After a connection error, only a limited amount of input is discarded, so that a flood of frames uses no CPU time.
 func TestConnectionErrorLimitsDiscardedInput(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()

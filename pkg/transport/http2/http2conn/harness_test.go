@@ -181,7 +181,7 @@ func connect(t testing.TB, config http2conn.Config) *peer {
 	return p
 }
 
-// dial is connect without Run.
+// dial is like connect, but does not call Run.
 func dial(t testing.TB, config http2conn.Config) *peer {
 	t.Helper()
 	h := &host{streams: make(chan *owner, 1000), leaving: make(chan struct{}, 1)}
@@ -190,7 +190,7 @@ func dial(t testing.TB, config http2conn.Config) *peer {
 	return p
 }
 
-// dialWith is dial with the given Handler.
+// dialWith is like dial, but uses the given Handler.
 func dialWith(t testing.TB, config http2conn.Config, h http2conn.Handler) *peer {
 	t.Helper()
 	there, here := harness.Pair(t)

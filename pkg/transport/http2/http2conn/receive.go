@@ -18,7 +18,7 @@ func (c *Conn) beginData(head []byte) error {
 		return fail(ProtocolError, "the initial SETTINGS frame is missing")
 	}
 	// Padding and discarded content also count against the window of the connection (RFC 9113 section 6.9), and are
-	// credited with it. Otherwise each reset stream would reduce the window permanently.
+	// credited to it. Otherwise each reset stream would reduce the window permanently.
 	if c.unannounced += length; c.unannounced > c.config.ConnWindow {
 		return fail(FlowControlError, "DATA exceeds the connection window")
 	}
@@ -413,7 +413,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_PUSH")
 			}
 		case settingMaxStreams:
-			c.maxStreams, c.maxStreamsReceived = min(value, maxStreamID), true // is converted to int, which can have 32 bits
+			c.maxStreams, c.maxStreamsReceived = min(value, maxStreamID), true // the value is converted to int, which can have 32 bits
 			c.signalRoom()
 		case settingInitialWindow:
 			if value > maxWindow {

@@ -278,7 +278,7 @@ func TestConcurrentSends(t *testing.T) {
 	}
 }
 
-// serve is greet for a client connection.
+// serve is like greet, but for a client connection.
 func (p *peer) serve(settings ...http2.Setting) {
 	p.Helper()
 	preface := make([]byte, len(http2.ClientPreface))

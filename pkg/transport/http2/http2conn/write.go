@@ -390,8 +390,8 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 	return done
 }
 
-// writeSome writes as much of c.left as the socket accepts. done reports whether all of c.left was written or the write
-// failed, and c.writeErr is then set.
+// writeSome writes as much of c.left as the socket accepts. done is false if a part of c.left could not be written
+// without blocking. Otherwise c.writeErr is set.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
 	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
 	if c.left = left; errors.Is(err, netconn.ErrAgain) {
