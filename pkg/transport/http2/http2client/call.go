@@ -32,7 +32,7 @@ type Call struct {
 	cancel     context.CancelFunc // ends the wait for a connection
 	aborted    bool
 	left       bool  // leave was called, so the upload must end
-	asked      bool  // the user container sent 100 for Body
+	asked      bool  // the user container sent a 100 response, so Body can be sent
 	bodyErr    error // error of reading Body
 	check      Check
 	infos      []wire.Response // informational responses that were not sent to the client yet
@@ -253,10 +253,10 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 }
 
 // MayRepeat reports whether a request can be retried after err. The caller must still have the whole body of the
-// request, and must not have received a part of a response. A request with REFUSED_STREAM can always be retried,
-// because it was not processed. A request with another reset code can be retried only after ENHANCE_YOUR_CALM on a
-// connection that accepts no more streams. In this case, and if the connection failed, [rewrite.Request.MayReplay] must
-// also allow the retry. reused reports whether the connection was used before.
+// request, and must not have received a part of a response. A request that was reset with REFUSED_STREAM can always
+// be retried, because it was not processed. A request that was reset with another code can be retried only if the
+// code is ENHANCE_YOUR_CALM and the connection accepts no more streams. In this case, and if the connection failed,
+// [rewrite.Request.MayReplay] must also allow the retry. reused reports whether the connection was used before.
 func MayRepeat(err error, reused bool, q *rewrite.Request) bool {
 	if transport.FaultOf(err) != transport.FaultReset {
 		return false

@@ -59,7 +59,7 @@ const (
 	// server is assumed to process an abandoned stream. Each connection has a timer. Package http1client needs only one
 	// timer for its pool, because its connections serve one request at a time.
 	idleTimeout = 10 * time.Second
-	// If only one connection is open, it is closed after lastIdleTimeouts times idleTimeout without a stream.
+	// lastIdleTimeouts is the number of idle timeouts after which the last open connection is closed.
 	lastIdleTimeouts = 9
 	// settleTimeout is the maximum time between opening a connection and its first use while the SETTINGS frame of the
 	// user container is missing. This frame contains the maximum number of streams.

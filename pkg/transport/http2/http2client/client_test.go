@@ -41,10 +41,10 @@ func TestRequestsOfAllHostsShareConnection(t *testing.T) {
 	harness.Equal(t, a.connections(), 1, "connections")
 }
 
-// gate is an app that responds after the test closes open.
+// gate is an app that responds after the channel open is closed.
 type gate struct {
 	*app
-	began chan *peer // for each request
+	began chan *peer // receives the peer of each request
 	open  chan struct{}
 }
 

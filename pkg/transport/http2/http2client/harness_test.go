@@ -162,7 +162,7 @@ func newCall(method string) (*http2client.Call, *origin) {
 	return c, o
 }
 
-// newUpload is newCall with a body of unknown length.
+// newUpload is like newCall, but adds a body of unknown length.
 func newUpload(method string, body io.Reader) (*http2client.Call, *origin) {
 	c, o := newCall(method)
 	c.Body, c.Request.Chunked = body, true
@@ -198,7 +198,7 @@ func content(r *http2client.Response) (string, error) {
 	}
 }
 
-// mustGet is get for a request that must succeed.
+// mustGet is like get, but fails the test if the request fails.
 func mustGet(t *testing.T, client *http2client.Client) string {
 	t.Helper()
 	c, _ := newCall("GET")

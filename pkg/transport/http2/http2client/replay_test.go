@@ -210,7 +210,7 @@ func TestGoAwayOpensAnotherConnection(t *testing.T) {
 	}
 }
 
-// The other connections may be broken too.
+// After a connection fails, the other connections may also be broken.
 func TestReplayUsesNewConnection(t *testing.T) {
 	began := make(chan *peer, 10)
 	a := newPeers(t, script{
