@@ -30,16 +30,16 @@ type body struct {
 	stopped    bool          // stop or release was called
 	trailer    []wire.Field
 	to         *http2conn.Stream // stream to the user container; nil if the content is not sent on a stream
-	held       int               // number of bytes that are pending on stream to and not credited to the client
-	kept       bool              // data still contains the complete body after the body was sent on stream to
+	held       int               // number of bytes that are pending on the stream in to and were not credited to the client
+	kept       bool              // data still contains the complete body, although the body was sent to the user container
 	charged    int               // number of bytes charged to the memory budget
 }
 
 // dataKept is the maximum capacity of data in bytes that is kept for the next request.
 const dataKept = 1 << 10
 
-// The memory budget includes an estimate of the unused capacity of buffers with pending content, which is 1/heldSpare of
-// the content.
+// heldSpare is the ratio of pending content to the estimated unused capacity of its buffers. This capacity is also
+// charged to the memory budget.
 const heldSpare = 4
 
 var (

@@ -22,7 +22,7 @@ import (
 // budget is the memory budget of the tests, in bytes.
 const budget = 4 << 20
 
-// withBudget returns an option that sets a memory budget and calls change, and the budget.
+// withBudget returns an option that sets a memory budget and then calls change. It also returns the budget.
 func withBudget(change func(*proxy.Proxy)) (func(*proxy.Proxy, *proxytest.Options), *netconn.Budget) {
 	b := netconn.NewBudget(budget, bound.NewRecorder())
 	return func(p *proxy.Proxy, o *proxytest.Options) {
@@ -169,7 +169,7 @@ func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
 					harness.Equal(t, r.StatusCode, want, "status")
 				}
 				get(200)
-				p.Observed(1) // the order of two requests is otherwise not defined
+				p.Observed(1) // otherwise the order of the two observations is undefined
 				proxytest.HoldMemory(b, budget*15/16)
 				get(503)
 				harness.Equal(t, p.Observed(2)[1].Reason, observation.Overload, "reason")
@@ -194,7 +194,7 @@ func TestLongResponseHeadToWebSocketWithoutMemoryReturns503(t *testing.T) {
 		return c.receive(id)[:3]
 	}
 	harness.Equal(t, status(), "200", "status")
-	p.Observed(1) // the order of two requests is otherwise not defined
+	p.Observed(1) // otherwise the order of the two observations is undefined
 	proxytest.HoldMemory(b, budget*15/16)
 	harness.Equal(t, status(), "503", "status")
 	harness.Equal(t, p.Observed(2)[1].Reason, observation.Overload, "reason")

@@ -250,7 +250,7 @@ func TestTimeoutBeforeUpgradeIsReported(t *testing.T) {
 	harness.Equal(t, o.Upgraded || o.Begun, false, "upgraded")
 }
 
-// A reset before the response reaches an HTTP/2 client, see TestAppResetIsForwarded.
+// An HTTP/2 client receives the reset instead. See TestAppResetIsForwarded.
 func TestAppResetReturns502OverHTTP1(t *testing.T) {
 	a := newFrameApp(t, func(s *appStream) { _ = s.WriteRSTStream(s.id, xhttp2.ErrCodeInternal) })
 	client := a.proxy.Dial()

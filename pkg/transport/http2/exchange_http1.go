@@ -101,7 +101,7 @@ func (x *exchange) do(state transport.State, result *transport.Result) *http1cli
 // finish sends the response to the client and closes the call.
 func (x *exchange) finish(r *http1client.Response, result *transport.Result) {
 	x.passOn(r, result)
-	x.canceler.Abortable(nil) // the call cannot be aborted after Close
+	x.canceler.Abortable(nil) // must precede Close, because the call must not be aborted after Close
 	r.Close()
 	x.conclude(result)
 }

@@ -28,7 +28,7 @@ type relay struct {
 	result   transport.Result
 
 	// killed reports whether the rest of the response must not be sent. abort sets it without holding mu, because the
-	// drain calls abort while it holds a lock that respond acquires while it holds mu.
+	// drain holds a lock when it calls abort, and respond acquires this lock while it holds mu.
 	killed atomic.Bool
 }
 

@@ -28,7 +28,7 @@ var resetCodes = []struct {
 	{xhttp2.ErrCodeHTTP11Required, xhttp2.ErrCodeHTTP11Required},
 }
 
-// docs/promises.md 3.12.
+// See docs/promises.md 3.12.
 func TestAppResetIsForwarded(t *testing.T) {
 	for _, c := range resetCodes {
 		for _, contentType := range []string{"text/plain", "application/grpc"} {

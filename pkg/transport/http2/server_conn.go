@@ -146,7 +146,7 @@ func (c *serverConn) reject(id uint32, x *exchange, end bool) {
 	c.FlushLater(c.Conn)
 }
 
-// drop returns a worker, whose request is not served, to the pool.
+// drop returns a worker to the pool without serving its request.
 func (c *serverConn) drop(w *worker) {
 	w.exchange.release()
 	if !c.server.workers.put(w) {

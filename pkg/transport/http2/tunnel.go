@@ -97,8 +97,8 @@ func (x *exchange) tunnel(r *http1client.Response, result *transport.Result) {
 	r.Tunnel(w, nil, x.canceler, x.state, result)
 }
 
-// withoutAccept adds fields to k, but omits Sec-WebSocket-Accept, which WebSockets over HTTP/2 do not use (RFC 8441
-// section 5).
+// withoutAccept is an Encoder that adds all fields to k except Sec-WebSocket-Accept, which WebSockets over HTTP/2 do
+// not use (RFC 8441 section 5).
 type withoutAccept struct{ k *http2conn.Block }
 
 // Field implements rewrite.Encoder.
