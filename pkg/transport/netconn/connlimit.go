@@ -30,8 +30,8 @@ import (
 // A nil ConnLimit means no limit, and only its Enter method may be called. A ConnLimit is safe for concurrent use.
 type ConnLimit struct {
 	// OnFull is called when new connections wait because each open connection has a request in flight. It is not
-	// called again until no connection waits. It must not block. It may be nil, and must be set before the first call
-	// to Enter.
+	// called again while connections are waiting. It must not block. It may be nil, and must be set before the first
+	// call to Enter.
 	OnFull func()
 
 	most   int       // maximum number of open connections; math.MaxInt means no limit
@@ -47,7 +47,7 @@ type ConnLimit struct {
 	unknown int                   // number of connections on which no request was answered
 	scan    scan
 	waiting []*Place    // places for which Enter waits, oldest first
-	full    bool        // OnFull was called, and there were waiting connections since then
+	full    bool        // OnFull was called, and connections have been waiting since then
 	timer   *time.Timer // calls admit; nil before the first use
 
 	// The following fields count from the start of the process. See the fields of bound.Pool.
@@ -423,7 +423,7 @@ func (p *Place) Stir() {
 	}
 }
 
-// Serving records that the connection must not be replaced until Idle or Reading is called.
+// Serving records that the connection must not be replaced until Idle, Greeted or Reading is called.
 func (p *Place) Serving() { p.since.Store(int64(serving)) }
 
 // move begins a state in which the connection can be replaced. It does not admit a waiting connection, because the

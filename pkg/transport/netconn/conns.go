@@ -73,7 +73,8 @@ func (s *Conns[C]) Shutdown(ctx context.Context, wait func()) error {
 	return ctx.Err()
 }
 
-// end sets *noted and calls end for each open connection. noted is a field that Serve checks for new connections.
+// end sets *noted and calls the function end for each open connection. noted is a field that Serve checks for new
+// connections.
 func (s *Conns[C]) end(noted *bool, end func(C)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

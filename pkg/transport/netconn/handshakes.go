@@ -146,7 +146,7 @@ func (h *handshake) expire() {
 	}
 }
 
-// close closes the connection because it exceeded a bound. It always returns true.
+// close closes the connection because the client exceeded a bound. It always returns true.
 func (h *handshake) close(name bound.Name) bool {
 	h.exceeded.Store(true)
 	h.server.bounds.Hit(name, h.conn.RemoteAddr().String())

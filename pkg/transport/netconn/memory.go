@@ -100,7 +100,7 @@ type Budget struct {
 
 	mu       sync.Mutex
 	before   int64 // previous value of clock
-	resumed  int64 // value of clock at the last update that came later than maxClockInterval; 0 if there was none
+	resumed  int64 // value of clock after the last update that was more than maxClockInterval late; 0 if there was none
 	accounts map[*Account]struct{}
 	charged  int64 // bytes of the connections themselves that are counted in used
 }

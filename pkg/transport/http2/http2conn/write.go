@@ -391,7 +391,7 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 }
 
 // writeSome writes as much of c.left as the socket accepts. done is false if a part of c.left could not be written
-// without blocking. Otherwise c.writeErr is set.
+// without blocking. Otherwise c.writeErr contains the result.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
 	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
 	if c.left = left; errors.Is(err, netconn.ErrAgain) {
