@@ -75,8 +75,8 @@ func TestLargeHeaderReturnsError(t *testing.T) {
 	}{
 		"a long field":          {"A: " + strings.Repeat("a", 256<<10), 431},
 		"many fields":           {strings.Repeat("A: b\r\n", 1001) + "\r\n", 431},
-		"a long list":           {"Connection: " + strings.Repeat("a", 1100) + "\r\n\r\n", 431},
-		"a long list of names":  {"Trailer: " + strings.Repeat("a", 4100) + "\r\n\r\n", 431},
+		"long Connection":       {"Connection: " + strings.Repeat("a", 1100) + "\r\n\r\n", 431},
+		"long Trailer":          {"Trailer: " + strings.Repeat("a", 4100) + "\r\n\r\n", 431},
 		"many connection names": {"Connection: " + strings.Repeat("a,", 65) + "b\r\n\r\n", 400},
 	} {
 		t.Run(name, func(t *testing.T) {

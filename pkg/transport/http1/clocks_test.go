@@ -49,12 +49,12 @@ func TestTimeoutsApplyToTheirPhases(t *testing.T) {
 		{"request, before the response", proxy.Clocks{Request: soon}, silent, get, observation.RequestTimeout, observation.Waiting, 504, true},
 		{"response start", proxy.Clocks{ResponseStart: soon, Request: time.Hour}, silent, get, observation.ResponseStartTimeout, observation.Waiting, 504, true},
 		{"idle, before the response", proxy.Clocks{Idle: soon}, silent, get, observation.IdleTimeout, observation.Waiting, 504, true},
-		{"request, behind a body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", observation.RequestTimeout, observation.Waiting, 504, true},
-		{"request, in a body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", observation.ClientSlow, observation.Waiting, 408, false},
+		{"request, after a body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", observation.RequestTimeout, observation.Waiting, 504, true},
+		{"request, during the body", proxy.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", observation.ClientSlow, observation.Waiting, 408, false},
 		{"body", proxy.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", observation.ClientSlow, observation.Waiting, 408, false},
 		{"body in chunks", proxy.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", observation.ClientSlow, observation.Waiting, 408, false},
-		{"request, in the response", proxy.Clocks{Request: soon}, begun, get, observation.RequestTimeout, observation.Streaming, 0, false},
-		{"idle, in the response", proxy.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, observation.IdleTimeout, observation.Streaming, 0, false},
+		{"request, during the response", proxy.Clocks{Request: soon}, begun, get, observation.RequestTimeout, observation.Streaming, 0, false},
+		{"idle, during the response", proxy.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, observation.IdleTimeout, observation.Streaming, 0, false},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			harness.ScaleTime(t, func(scale int) bool { return v.run(t, scale) })

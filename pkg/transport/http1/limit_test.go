@@ -17,10 +17,10 @@ func TestFullQueueReturns503(t *testing.T) {
 		text  string
 		stays bool
 	}{
-		"no body":                  {"GET /p HTTP/1.1\r\nHost: a\r\n\r\n", true},
-		"a body that has arrived":  {"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", true},
-		"a body that has not":      {"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell", false},
-		"chunks that have arrived": {"POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", false},
+		"no body":               {"GET /p HTTP/1.1\r\nHost: a\r\n\r\n", true},
+		"complete body":         {"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", true},
+		"incomplete body":       {"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell", false},
+		"complete chunked body": {"POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			app := newBlocking()

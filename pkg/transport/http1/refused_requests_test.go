@@ -85,10 +85,10 @@ func TestAmbiguousHeaderReturns400(t *testing.T) {
 func TestBodyOverLimitReturns413(t *testing.T) {
 	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
 	for name, text := range map[string]string{
-		"a length that has arrived":  "Content-Length: 11\r\n\r\n12345678901",
-		"a length that has not":      "Content-Length: 11\r\n\r\n",
-		"no length":                  "Transfer-Encoding: chunked\r\n\r\nb\r\n12345678901\r\n0\r\n\r\n",
-		"no length, many at the end": "Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\na\r\n2345678901\r\n",
+		"complete body with a length":   "Content-Length: 11\r\n\r\n12345678901",
+		"incomplete body with a length": "Content-Length: 11\r\n\r\n",
+		"one large chunk":               "Transfer-Encoding: chunked\r\n\r\nb\r\n12345678901\r\n0\r\n\r\n",
+		"large last chunk":              "Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\na\r\n2345678901\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := server.Dial()

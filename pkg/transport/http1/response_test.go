@@ -21,7 +21,7 @@ func TestResponsesAreForwarded(t *testing.T) {
 		{"a length", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", []string{"content-length: 2"}},
 		{"an empty body", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"content-length: 0"}},
 		{"chunks", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", 200, "hi", []string{"transfer-encoding: chunked"}},
-		{"chunk sizes with blanks", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2 \r\nhi\r\n0\t\r\n\r\n", 200, "hi", []string{"transfer-encoding: chunked"}},
+		{"chunk sizes with whitespace", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2 \r\nhi\r\n0\t\r\n\r\n", 200, "hi", []string{"transfer-encoding: chunked"}},
 		{"chunks with empty extensions", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;\r\nhi\r\n0; \r\n\r\n", 200, "hi", []string{"transfer-encoding: chunked"}},
 		{"426", "GET", "HTTP/1.1 426 Upgrade Required\r\nConnection: Upgrade, close\r\nUpgrade: a/1, b\r\nContent-Length: 0\r\n\r\n<close>", 426, "", []string{"upgrade: a/1, b", "connection: Upgrade"}},
 		{"426 without a protocol", "GET", "HTTP/1.1 426 Upgrade Required\r\nConnection: Upgrade\r\nUpgrade:\r\nContent-Length: 0\r\n\r\n", 426, "", []string{"upgrade:", "connection:"}},
@@ -35,16 +35,16 @@ func TestResponsesAreForwarded(t *testing.T) {
 		{"HEAD with chunks", "HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 200, "", []string{"content-length:"}},
 		{"HEAD without a length", "HEAD", "HTTP/1.1 200 OK\r\n\r\n", 200, "", []string{"content-length:"}},
 		{"204", "GET", "HTTP/1.1 204 No Content\r\n\r\n", 204, "", []string{"content-length:", "transfer-encoding:"}},
-		{"204 with a length of nothing", "GET", "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", 204, "", []string{"content-length:"}},
+		{"204 with length 0", "GET", "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", 204, "", []string{"content-length:"}},
 		{"304 with a length", "GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 70\r\nETag: \"x\"\r\n\r\n", 304, "", []string{"content-length: 70", `etag: "x"`}},
-		{"304 without", "GET", "HTTP/1.1 304 Not Modified\r\n\r\n", 304, "", []string{"content-length:", "transfer-encoding:"}},
+		{"304 without a length", "GET", "HTTP/1.1 304 Not Modified\r\n\r\n", 304, "", []string{"content-length:", "transfer-encoding:"}},
 		{"an unknown status", "GET", "HTTP/1.1 799 What\r\nContent-Length: 2\r\n\r\nhi", 799, "hi", nil},
 		{"no reason", "GET", "HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", nil},
 		{"fields for this hop", "GET", "HTTP/1.1 200 OK\r\nConnection: X-Mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: timeout=5\r\nX-Yours: 2\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"x-mine:", "keep-alive:", "connection:", "x-yours: 2"}},
-		{"forged own member", "GET", "HTTP/1.1 200 OK\r\nProxy-Status: queue-proxy; error=x, cdn\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"proxy-status: cdn"}},
+		{"forged Proxy-Status member", "GET", "HTTP/1.1 200 OK\r\nProxy-Status: queue-proxy; error=x, cdn\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"proxy-status: cdn"}},
 		{"a folded line", "GET", "HTTP/1.1 200 OK\r\nX-Long: a\r\n b\r\nContent-Length: 0\r\n\r\n", 200, "", nil},
-		{"a date of its own", "GET", "HTTP/1.1 200 OK\r\nDate: Sat, 01 Jan 2000 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"date: Sat, 01 Jan 2000 00:00:00 GMT"}},
-		{"a long head", "GET", "HTTP/1.1 200 OK\r\nX-Long: " + strings.Repeat("x", 60<<10) + "\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", []string{"x-long: " + strings.Repeat("x", 60<<10)}},
+		{"a date from the app", "GET", "HTTP/1.1 200 OK\r\nDate: Sat, 01 Jan 2000 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"date: Sat, 01 Jan 2000 00:00:00 GMT"}},
+		{"a long header", "GET", "HTTP/1.1 200 OK\r\nX-Long: " + strings.Repeat("x", 60<<10) + "\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", []string{"x-long: " + strings.Repeat("x", 60<<10)}},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
@@ -94,17 +94,17 @@ func TestAppFailureReturns502(t *testing.T) {
 		answer string
 		reason observation.Reason
 	}{
-		"no HTTP":                   {"SSH-2.0-OpenSSH_9.6\r\n", observation.AppGarbage},
-		"HTTP/2":                    {"HTTP/2.0 200 OK\r\n\r\n", observation.AppGarbage},
-		"two lengths":               {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", observation.AppGarbage},
-		"length and chunks":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", observation.AppGarbage},
-		"another coding":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", observation.AppGarbage},
-		"unexpected 101":            {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", observation.AppGarbage},
-		"endless interim responses": {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), observation.AppGarbage},
-		"endless header":            {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), observation.AppGarbage},
-		"nothing":                   {"<close>", observation.AppReset},
-		"half a head":               {"HTTP/1.1 200 OK\r\nContent-Le<close>", observation.AppReset},
-		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", observation.AppReset},
+		"not HTTP":                     {"SSH-2.0-OpenSSH_9.6\r\n", observation.AppGarbage},
+		"HTTP/2":                       {"HTTP/2.0 200 OK\r\n\r\n", observation.AppGarbage},
+		"two lengths":                  {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", observation.AppGarbage},
+		"length and chunks":            {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", observation.AppGarbage},
+		"unsupported coding":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", observation.AppGarbage},
+		"unexpected 101":               {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", observation.AppGarbage},
+		"endless interim responses":    {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), observation.AppGarbage},
+		"endless header":               {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), observation.AppGarbage},
+		"nothing":                      {"<close>", observation.AppReset},
+		"half a header":                {"HTTP/1.1 200 OK\r\nContent-Le<close>", observation.AppReset},
+		"interim response, then close": {"HTTP/1.1 102 Processing\r\n\r\n<close>", observation.AppReset},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
@@ -122,10 +122,10 @@ func TestAppFailureReturns502(t *testing.T) {
 
 func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 	for name, answer := range map[string]string{
-		"a length":    "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello<close>",
-		"chunks":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n<close>",
-		"inside one":  "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello<close>",
-		"bad framing": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nworld\r\n0\r\n\r\n",
+		"a length":       "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello<close>",
+		"chunks":         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n<close>",
+		"within a chunk": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello<close>",
+		"bad framing":    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nworld\r\n0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
@@ -220,9 +220,9 @@ func TestReplayOnClosedAppConnection(t *testing.T) {
 		status int
 	}{
 		"GET":                 {"GET /it HTTP/1.1\r\nHost: a\r\n\r\n", 200},
-		"PUT, its body held":  {"PUT /it HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 200},
-		"PUT, body sent":      {"PUT /it HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", 502},
-		"POST, its body held": {"POST /it HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 502},
+		"PUT, complete body":  {"PUT /it HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 200},
+		"PUT, streamed body":  {"PUT /it HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", 502},
+		"POST, complete body": {"POST /it HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 502},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a.Forget()

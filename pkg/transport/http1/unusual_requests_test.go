@@ -17,15 +17,15 @@ const (
 
 func TestUnusualRequestKeepsConnection(t *testing.T) {
 	for name, text := range map[string]string{
-		"HTTP/1.0 kept alive":      "GET /p HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
-		"an unusual Host":          "GET /p HTTP/1.1\r\nHost: a!b\r\n\r\n",
-		"Expect and chunks":        "POST /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
-		"Expect and no body":       "GET /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
-		"a probe with Expect":      "GET /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nK-Network-Probe: queue\r\n\r\n",
-		"an answer of our own":     "GET /p HTTP/1.0\r\nConnection: keep-alive\r\nK-Network-Probe: other\r\n\r\n",
-		"an empty line":            "\r\nGET /p HTTP/1.1\r\nHost: a\r\n\r\n",
-		"an empty line at the end": "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\r\n",
-		"an absolute odd target":   "GET http://user@a/p HTTP/1.1\r\nHost: a\r\n\r\n",
+		"HTTP/1.0 kept alive":         "GET /p HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+		"an unusual Host":             "GET /p HTTP/1.1\r\nHost: a!b\r\n\r\n",
+		"Expect and chunks":           "POST /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+		"Expect and no body":          "GET /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
+		"a probe with Expect":         "GET /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nK-Network-Probe: queue\r\n\r\n",
+		"a response from the sidecar": "GET /p HTTP/1.0\r\nConnection: keep-alive\r\nK-Network-Probe: other\r\n\r\n",
+		"an empty line":               "\r\nGET /p HTTP/1.1\r\nHost: a\r\n\r\n",
+		"an empty line at the end":    "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\r\n",
+		"an unusual absolute target":  "GET http://user@a/p HTTP/1.1\r\nHost: a\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
@@ -78,15 +78,15 @@ func TestExpectContinueReturnsAppDecision(t *testing.T) {
 
 func TestUnusualRequestsKeepOtherRequestsUnchanged(t *testing.T) {
 	for name, odd := range map[string]string{
-		"curl asks first":          curlUpload + "hello",
-		"HTTP/1.0":                 "GET /old HTTP/1.0\r\nConnection: keep-alive\r\nHost: a\r\n\r\n",
-		"Java offers HTTP/2":       javaOffer,
-		"chunks and trailers":      goUpload,
-		"a nominated field":        "GET /n HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\r\n",
-		"a head of 30 KB":          "GET /long HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("x", 30<<10) + "\r\n\r\n",
-		"target is not a URI":      "GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n",
-		"a target in another form": "GET http://a/p HTTP/1.1\r\nHost: a\r\n\r\n",
-		"a probe":                  "GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n",
+		"curl with Expect":             curlUpload + "hello",
+		"HTTP/1.0":                     "GET /old HTTP/1.0\r\nConnection: keep-alive\r\nHost: a\r\n\r\n",
+		"Java offers HTTP/2":           javaOffer,
+		"chunks and trailers":          goUpload,
+		"a field listed in Connection": "GET /n HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\r\n",
+		"a header of 30 KB":            "GET /long HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("x", 30<<10) + "\r\n\r\n",
+		"target is not a URI":          "GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a target in another form":     "GET http://a/p HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a probe":                      "GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)

@@ -85,7 +85,7 @@ func TestInvalidAppResponses(t *testing.T) {
 		serve  func(s *appStream)
 		want   string
 	}{
-		"a length, and the end with the head": {"GET", func(s *appStream) { s.respond(true, ":status", "200", "content-length", "5") }, "502 "},
+		"Content-Length with END_STREAM": {"GET", func(s *appStream) { s.respond(true, ":status", "200", "content-length", "5") }, "502 "},
 		"a shorter body": {"GET", func(s *appStream) {
 			s.respond(false, ":status", "200", "content-length", "5")
 			_ = s.WriteData(s.id, true, []byte("abc"))
@@ -94,7 +94,7 @@ func TestInvalidAppResponses(t *testing.T) {
 			s.respond(false, ":status", "200", "content-length", "2")
 			_ = s.WriteData(s.id, true, []byte("abc"))
 		}, "200 []\nbody \"\" reset"},
-		"content behind HEAD": {"HEAD", func(s *appStream) {
+		"content of a HEAD response": {"HEAD", func(s *appStream) {
 			s.respond(false, ":status", "200", "content-length", "3")
 			_ = s.WriteData(s.id, true, []byte("abc"))
 		}, "200 []\nbody \"\""},
@@ -102,12 +102,12 @@ func TestInvalidAppResponses(t *testing.T) {
 			s.respond(false, ":status", "304")
 			_ = s.WriteData(s.id, true, []byte("abc"))
 		}, "304 []\nbody \"\""},
-		"content before the head": {"GET", func(s *appStream) { _ = s.WriteData(s.id, true, []byte("abc")) }, "502 "},
-		"101":                     {"GET", func(s *appStream) { s.respond(false, ":status", "101") }, "502 "},
-		"no status":               {"GET", func(s *appStream) { s.respond(true, "a", "b") }, "502 "},
-		"a status of letters":     {"GET", func(s *appStream) { s.respond(true, ":status", "abc") }, "502 "},
-		"a malformed field":       {"GET", func(s *appStream) { s.respond(true, ":status", "200", "A", "b") }, "502 "},
-		"a trailer section with a pseudo field": {"GET", func(s *appStream) {
+		"content before the header": {"GET", func(s *appStream) { _ = s.WriteData(s.id, true, []byte("abc")) }, "502 "},
+		"101":                       {"GET", func(s *appStream) { s.respond(false, ":status", "101") }, "502 "},
+		"no status":                 {"GET", func(s *appStream) { s.respond(true, "a", "b") }, "502 "},
+		"a status with letters":     {"GET", func(s *appStream) { s.respond(true, ":status", "abc") }, "502 "},
+		"a malformed field":         {"GET", func(s *appStream) { s.respond(true, ":status", "200", "A", "b") }, "502 "},
+		"a trailer section with a pseudo-header field": {"GET", func(s *appStream) {
 			s.respond(false, ":status", "200")
 			s.respond(true, ":path", "200")
 		}, "200 []\nbody \"\" reset"},
@@ -152,10 +152,10 @@ func TestGRPCStatusIsObserved(t *testing.T) {
 			_ = s.WriteData(s.id, false, []byte("abc"))
 			s.respond(true, "grpc-status", "14")
 		}, "UNAVAILABLE"},
-		"DEADLINE_EXCEEDED in a head that is all": {func(s *appStream) {
+		"DEADLINE_EXCEEDED without content": {func(s *appStream) {
 			s.respond(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "4")
 		}, "DEADLINE_EXCEEDED"},
-		"NOT_FOUND in a head that is all": {func(s *appStream) {
+		"NOT_FOUND without content": {func(s *appStream) {
 			s.respond(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "5")
 		}, "NOT_FOUND"},
 		"header section with an invalid gRPC media type": {func(s *appStream) {
@@ -215,7 +215,7 @@ func testExpectReachesTheApp(t *testing.T, values []string) {
 
 // The client resets its stream before it has received the complete response.
 func TestClientResetReportsClientGone(t *testing.T) {
-	for name, end := range map[string]bool{"the response has ended": true, "the response goes on": false} {
+	for name, end := range map[string]bool{"the response has ended": true, "the response continues": false} {
 		t.Run(name, func(t *testing.T) {
 			a := newFrameApp(t, func(s *appStream) {
 				s.respond(false, ":status", "200")

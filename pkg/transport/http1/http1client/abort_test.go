@@ -61,18 +61,18 @@ func TestAbortEndsCallAtEachStage(t *testing.T) {
 		body    func(k *testCall) io.Reader
 		expects bool
 	}{
-		"sending the head":         {deaf: true, head: 64 << 20},
-		"waiting":                  {},
-		"after a 103":              {say: "HTTP/1.1 103 Early Hints\r\n\r\n"},
-		"within a head":            {say: "HTTP/1.1 200 OK\r\nA:"},
-		"sending the body":         {body: forever},
-		"waiting for the body":     {body: silent},
-		"waiting for a 100":        {body: silent, expects: true},
-		"streaming a length":       {say: "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello"},
-		"streaming chunks":         {say: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"},
-		"streaming until the end":  {say: "HTTP/1.1 200 OK\r\n\r\nhello"},
-		"streaming both ways":      {say: "HTTP/1.1 200 OK\r\n\r\nhello", body: forever},
-		"streaming, body is stuck": {say: "HTTP/1.1 200 OK\r\n\r\nhello", body: silent},
+		"sending the header":           {deaf: true, head: 64 << 20},
+		"waiting":                      {},
+		"after a 103":                  {say: "HTTP/1.1 103 Early Hints\r\n\r\n"},
+		"within a header":              {say: "HTTP/1.1 200 OK\r\nA:"},
+		"sending the body":             {body: forever},
+		"waiting for the body":         {body: silent},
+		"waiting for a 100":            {body: silent, expects: true},
+		"streaming with a length":      {say: "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello"},
+		"streaming chunks":             {say: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"},
+		"streaming until close":        {say: "HTTP/1.1 200 OK\r\n\r\nhello"},
+		"streaming in both directions": {say: "HTTP/1.1 200 OK\r\n\r\nhello", body: forever},
+		"streaming, body is blocked":   {say: "HTTP/1.1 200 OK\r\n\r\nhello", body: silent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reached, ended, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})

@@ -100,9 +100,9 @@ func TestRequestBodyReadByteByByte(t *testing.T) {
 // Excess bytes of a body would be parsed as the next request.
 func TestBodyLengthMismatchClosesConnection(t *testing.T) {
 	for name, body := range map[string]func() io.Reader{
-		"longer":          func() io.Reader { return strings.NewReader("helloGET /smuggled HTTP/1.1\r\n\r\n") },
-		"longer bytewise": func() io.Reader { return iotest.OneByteReader(strings.NewReader("hello!")) },
-		"shorter":         func() io.Reader { return strings.NewReader("hell") },
+		"longer":               func() io.Reader { return strings.NewReader("helloGET /smuggled HTTP/1.1\r\n\r\n") },
+		"longer, byte by byte": func() io.Reader { return iotest.OneByteReader(strings.NewReader("hello!")) },
+		"shorter":              func() io.Reader { return strings.NewReader("hell") },
 	} {
 		for _, early := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, answered early %v", name, early), func(t *testing.T) {

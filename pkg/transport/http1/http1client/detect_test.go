@@ -25,8 +25,8 @@ const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64"
 
 func TestHTTP2OnlyAppIsDetectedBeforeBodyIsRead(t *testing.T) {
 	for name, serve := range map[string]func(conn *harness.AppConn){
-		"at once": func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() },
-		"after reading the head": func(conn *harness.AppConn) {
+		"immediately": func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() },
+		"after the request header": func(conn *harness.AppConn) {
 			readHead(conn)
 			conn.Send(settings + "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01")
 		},
@@ -219,14 +219,14 @@ func TestOnlyH2RequiresHTTP2Response(t *testing.T) {
 		h1          answer
 		connections int
 	}{
-		"HTTP/2 alone, which closes":      {speaking(closes, yesH2), true, no, 3},
-		"HTTP/2 alone, which resets":      {speaking((*harness.AppConn).Reset, yesH2), true, no, 3},
-		"HTTP/2 alone, which says so":     {speaking(yesH2, yesH2), true, no, 0},
-		"both":                            {speaking(yesH1, yesH2), false, yes, 0},
-		"terminating pod":                 {speaking(closes, dyingH2), false, unknown, 5},
-		"HTTP/1.1":                        {speaking(yesH1, yesH1), false, yes, 0},
-		"neither":                         {closes, false, unknown, 1},
-		"HTTP/2, and too busy for a word": {speaking((*harness.AppConn).Hang, yesH2), false, unknown, 0},
+		"only HTTP/2, closes":         {speaking(closes, yesH2), true, no, 3},
+		"only HTTP/2, resets":         {speaking((*harness.AppConn).Reset, yesH2), true, no, 3},
+		"only HTTP/2, sends SETTINGS": {speaking(yesH2, yesH2), true, no, 0},
+		"both":                        {speaking(yesH1, yesH2), false, yes, 0},
+		"terminating pod":             {speaking(closes, dyingH2), false, unknown, 5},
+		"HTTP/1.1":                    {speaking(yesH1, yesH1), false, yes, 0},
+		"neither":                     {closes, false, unknown, 1},
+		"HTTP/2, too busy to respond": {speaking((*harness.AppConn).Hang, yesH2), false, unknown, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -276,8 +276,8 @@ func TestDetectionStoresTimeoutOnlyForHTTP1(t *testing.T) {
 		h1       bool
 		remember bool
 	}{
-		{"HTTP/1.1 heard", true, true},
-		{"no input received", false, false},
+		{"earlier HTTP/1.1 response", true, true},
+		{"no earlier response", false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

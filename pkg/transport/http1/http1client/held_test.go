@@ -32,15 +32,15 @@ func TestHeldCallWaitsForFinalResponse(t *testing.T) {
 		says string // bytes that the user container sends after the client has disconnected
 		ends bool   // Wait returns before its timeout
 	}{
-		"answers":             {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true},
-		"begins its answer":   {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", true},
-		"answers garbage":     {"garbage\r\n\r\n", true},
-		"sends 103":           {"HTTP/1.1 103 Early Hints\r\n\r\n", false},
-		"no output":           {"", false},
-		"begins a head":       {"HTTP/1.1 2", false},
-		"103, then answers":   {"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 404 Not Found\r\n\r\n", true},
-		"repeats the message": {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", rewrite.MaxInfos+1), true},
-		"switches protocols":  {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", true},
+		"responds":                   {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true},
+		"begins the response":        {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", true},
+		"sends garbage":              {"garbage\r\n\r\n", true},
+		"sends 103":                  {"HTTP/1.1 103 Early Hints\r\n\r\n", false},
+		"no output":                  {"", false},
+		"sends an incomplete header": {"HTTP/1.1 2", false},
+		"sends 103, then responds":   {"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 404 Not Found\r\n\r\n", true},
+		"sends too many 103":         {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", rewrite.MaxInfos+1), true},
+		"switches protocols":         {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			arrived, saw := make(chan struct{}), make(chan error, 1)

@@ -45,7 +45,7 @@ var framings = []struct {
 	{name: "no reason, bare line ends", say: "HTTP/1.1 200\nContent-Length: 5\n\nhello", status: 200, body: "hello"},
 	{name: "more than the length", say: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\n\r\n", status: 200, body: "hello"},
 	{name: "more than the chunks", say: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\nx", status: 200, body: "hello"},
-	{name: "a body behind a 204", say: "HTTP/1.1 204 No Content\r\n\r\nhello", status: 204},
+	{name: "a body after a 204", say: "HTTP/1.1 204 No Content\r\n\r\nhello", status: 204},
 	{name: "a body for a HEAD", method: "HEAD", say: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", status: 200},
 }
 
@@ -123,7 +123,7 @@ func TestInvalidResponseClosesConnection(t *testing.T) {
 		"endless header":             "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", maxHead),
 		"invalid chunk size":         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfive\r\nhello\r\n0\r\n\r\n",
 		"a chunk that is too long":   "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n",
-		"trailers without end":       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + strings.Repeat("a", 16<<10),
+		"endless trailers":           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + strings.Repeat("a", 16<<10),
 	} {
 		t.Run(name, func(t *testing.T) {
 			closed := make(chan struct{})
@@ -212,13 +212,13 @@ func TestIdleConnectionHoldsNoBuffer(t *testing.T) {
 // A truncated response must not look complete (RFC 9112 section 8).
 func TestIncompleteResponseReturnsReset(t *testing.T) {
 	for name, say := range map[string]string{
-		"nothing":            "",
-		"half a status line": "HTTP/1.1 2",
-		"half a head":        "HTTP/1.1 200 OK\r\nContent-Le",
-		"after a 103":        "HTTP/1.1 103 Early Hints\r\n\r\n",
-		"half a length":      "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel",
-		"no last chunk":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n",
-		"no end of trailers": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n",
+		"nothing":                   "",
+		"half a status line":        "HTTP/1.1 2",
+		"half a header":             "HTTP/1.1 200 OK\r\nContent-Le",
+		"after a 103":               "HTTP/1.1 103 Early Hints\r\n\r\n",
+		"half a body with a length": "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel",
+		"no last chunk":             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n",
+		"no end of the trailers":    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n",
 	} {
 		for _, reset := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, reset %v", name, reset), func(t *testing.T) {

@@ -76,16 +76,16 @@ func TestParsersDoNotAllocate(t *testing.T) {
 			}
 			parseRequest(t, &r, request)
 		},
-		"a Keep-Alive of old":     func() { parseRequest(t, &r, lasting) },
-		"a request given up":      func() { r.Parse(request[:100]); r.Reset() },
-		"a response":              func() { parseResponse(t, &p, response) },
-		"a folded response":       func() { parseResponse(t, &p, folded) },
-		"the length of a body":    func() { p.BodyLength(string(r.Method)) },
-		"a chunked body":          func() { readChunks(t, &c, body) },
-		"a body with a trailer":   func() { readChunks(t, &c, trailed) },
-		"a search":                func() { wire.Find(r.Fields, "traceparent") },
-		"what is written":         func() { out = wire.AppendField(wire.AppendChunkHead(out[:0], 77), "X", "y") },
-		"an end with no trailers": func() { out = wire.AppendLastChunk(out[:0], nil) },
+		"a request with Keep-Alive":       func() { parseRequest(t, &r, lasting) },
+		"an incomplete request":           func() { r.Parse(request[:100]); r.Reset() },
+		"a response":                      func() { parseResponse(t, &p, response) },
+		"a folded response":               func() { parseResponse(t, &p, folded) },
+		"BodyLength":                      func() { p.BodyLength(string(r.Method)) },
+		"a chunked body":                  func() { readChunks(t, &c, body) },
+		"a body with a trailer":           func() { readChunks(t, &c, trailed) },
+		"Find":                            func() { wire.Find(r.Fields, "traceparent") },
+		"AppendField and AppendChunkHead": func() { out = wire.AppendField(wire.AppendChunkHead(out[:0], 77), "X", "y") },
+		"AppendLastChunk":                 func() { out = wire.AppendLastChunk(out[:0], nil) },
 	} {
 		harness.Equal(t, testing.AllocsPerRun(100, f), 0, name, "allocations")
 	}

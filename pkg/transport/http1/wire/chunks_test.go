@@ -146,10 +146,10 @@ func TestChunksLimitsExtensions(t *testing.T) {
 		name, body string
 		want       string
 	}{
-		{"one", "1" + extension(limit) + "\r\nx\r\n0\r\n\r\n", `ok "x"`},
-		{"one too long", "1" + extension(limit+1) + "\r\nx\r\n0\r\n\r\n", "bad long-extension"},
-		{"many without data", strings.Repeat("1;a\r\nx\r\n", wire.MaxExtension) + "0\r\n\r\n", "bad long-extension"},
-		{"a signature on each of many chunks", strings.Repeat("400"+extension(90)+"\r\n"+strings.Repeat("x", 1024)+"\r\n", 100) + "0\r\n\r\n",
+		{"one extension", "1" + extension(limit) + "\r\nx\r\n0\r\n\r\n", `ok "x"`},
+		{"one extension above the limit", "1" + extension(limit+1) + "\r\nx\r\n0\r\n\r\n", "bad long-extension"},
+		{"many extensions with little data", strings.Repeat("1;a\r\nx\r\n", wire.MaxExtension) + "0\r\n\r\n", "bad long-extension"},
+		{"many signed chunks", strings.Repeat("400"+extension(90)+"\r\n"+strings.Repeat("x", 1024)+"\r\n", 100) + "0\r\n\r\n",
 			fmt.Sprintf("ok %q", strings.Repeat("x", 102400))},
 	} {
 		var c wire.Chunks
@@ -165,12 +165,12 @@ func TestChunksLimitsTrailer(t *testing.T) {
 	for _, tt := range []struct {
 		name, trailer, want string
 	}{
-		{"as long as may be", line(wire.MaxTrailer), `ok ""`},
+		{"maximum length", line(wire.MaxTrailer), `ok ""`},
 		{"too long", line(wire.MaxTrailer + 1), "bad trailer-too-long"},
 		{"too long in two lines", line(wire.MaxTrailer) + "Y:\r\n", "bad trailer-too-long"},
-		{"as many as may be", strings.Repeat("X: y\r\n", wire.MaxFields), `ok ""`},
-		{"too many", strings.Repeat("X: y\r\n", wire.MaxFields+1), "bad too-many-fields"},
-		{"never ending", strings.Repeat("X", 2*wire.MaxTrailer), "bad trailer-too-long"},
+		{"maximum number of fields", strings.Repeat("X: y\r\n", wire.MaxFields), `ok ""`},
+		{"too many fields", strings.Repeat("X: y\r\n", wire.MaxFields+1), "bad too-many-fields"},
+		{"endless", strings.Repeat("X", 2*wire.MaxTrailer), "bad trailer-too-long"},
 	} {
 		for _, piece := range []int{1, 1000, 1 << 20} {
 			var c wire.Chunks

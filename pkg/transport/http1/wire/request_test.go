@@ -290,15 +290,15 @@ func TestRequestLongListsAreRefused(t *testing.T) {
 	for _, tt := range []struct{ name, fields, want string }{
 		{"Connection", line("Connection", wire.MaxConnection-2), "ok none"},
 		{"Connection, too long", line("Connection", wire.MaxConnection-1), "refused list-too-long"},
-		{"two lines of it", line("Connection", wire.MaxConnection-4) + line("connection", 2), "refused list-too-long"},
-		{"empty lines of it", strings.Repeat("Connection:\r\n", wire.MaxConnection/2+1), "refused list-too-long"},
-		{"all options", options(wire.MaxOptions), "ok none"},
-		{"an option more", options(wire.MaxOptions-1) + options(2), "refused connection"},
-		{"many more", options(1000), "refused connection"},
+		{"Connection in two lines, too long", line("Connection", wire.MaxConnection-4) + line("connection", 2), "refused list-too-long"},
+		{"empty Connection lines", strings.Repeat("Connection:\r\n", wire.MaxConnection/2+1), "refused list-too-long"},
+		{"maximum number of options", options(wire.MaxOptions), "ok none"},
+		{"too many options", options(wire.MaxOptions-1) + options(2), "refused connection"},
+		{"1000 options", options(1000), "refused connection"},
 		{"Trailer", line("Trailer", wire.MaxRequestTrailer-2), "ok none"},
 		{"Trailer, too long", line("Trailer", wire.MaxRequestTrailer-1), "refused list-too-long"},
-		{"a continued line of it", "Trailer: a,\r\n " + strings.Repeat("b,", wire.MaxRequestTrailer) + "\r\n", "refused list-too-long"},
-		{"another list", line("X-Forwarded-For", 1<<20), "ok none"},
+		{"folded Trailer, too long", "Trailer: a,\r\n " + strings.Repeat("b,", wire.MaxRequestTrailer) + "\r\n", "refused list-too-long"},
+		{"long list in another field", line("X-Forwarded-For", 1<<20), "ok none"},
 	} {
 		harness.Equal(t, verdictOf("GET / HTTP/1.1\r\nHost: a\r\n"+tt.fields+"\r\n"), tt.want, tt.name)
 	}

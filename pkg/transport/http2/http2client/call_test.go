@@ -175,17 +175,17 @@ func TestBodyLengthMatchesContentLength(t *testing.T) {
 		want                         string
 		fault                        transport.Fault
 	}{
-		"equal":             {"GET", "200", "5", "hello", "hello", 0},
-		"none announced":    {"GET", "200", "", "hello", "hello", 0},
-		"too long":          {"GET", "200", "3", "hello", "", transport.FaultGarbage},
-		"too short":         {"GET", "200", "9", "hello", "hello", transport.FaultGarbage},
-		"nothing of it":     {"GET", "200", "9", "", "", transport.FaultGarbage},
-		"nothing, and zero": {"GET", "200", "0", "", "", 0},
-		"HEAD":              {"HEAD", "200", "9", "", "", 0},
-		"HEAD with a body":  {"HEAD", "200", "5", "hello", "", 0},
-		"304":               {"GET", "304", "9", "", "", 0},
-		"304 with a body":   {"GET", "304", "5", "hello", "", 0},
-		"204 with a body":   {"GET", "204", "", "hello", "", 0},
+		"equal":                {"GET", "200", "5", "hello", "hello", 0},
+		"no Content-Length":    {"GET", "200", "", "hello", "hello", 0},
+		"too long":             {"GET", "200", "3", "hello", "", transport.FaultGarbage},
+		"too short":            {"GET", "200", "9", "hello", "hello", transport.FaultGarbage},
+		"no content":           {"GET", "200", "9", "", "", transport.FaultGarbage},
+		"no content, length 0": {"GET", "200", "0", "", "", 0},
+		"HEAD":                 {"HEAD", "200", "9", "", "", 0},
+		"HEAD with a body":     {"HEAD", "200", "5", "hello", "", 0},
+		"304":                  {"GET", "304", "9", "", "", 0},
+		"304 with a body":      {"GET", "304", "5", "hello", "", 0},
+		"204 with a body":      {"GET", "204", "", "hello", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -224,7 +224,7 @@ func TestEmptyResponseMatchesContentLength(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, length string
 		fault          transport.Fault
-	}{"none announced": {"GET", "", 0}, "zero": {"GET", "0", 0}, "more": {"GET", "5", transport.FaultGarbage}, "HEAD": {"HEAD", "5", 0}} {
+	}{"no Content-Length": {"GET", "", 0}, "zero": {"GET", "0", 0}, "more": {"GET", "5", transport.FaultGarbage}, "HEAD": {"HEAD", "5", 0}} {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			fields := []string{":status", "200"}
 			if c.length != "" {
@@ -244,26 +244,26 @@ func TestEmptyResponseMatchesContentLength(t *testing.T) {
 
 func TestMalformedResponseHeaderIsGarbage(t *testing.T) {
 	for name, play := range map[string]func(p *peer, id uint32){
-		"no status":        func(p *peer, id uint32) { p.WriteHead(id, true, "x", "y") },
-		"two of them":      func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", ":status", "200") },
-		"not three digits": func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "20") },
-		"no digits":        func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "2x0") },
-		"too small":        func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "099") },
-		"a sign":           func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "+20") },
-		"101":              func(p *peer, id uint32) { p.WriteHead(id, false, ":status", "101"); p.ok(id, "") },
-		"the end with 103": func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "103") },
-		"upper case":       func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", "X-Y", "z") },
-		"a line break":     func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", "x", "y\r\nz: 1") },
-		"a status behind":  func(p *peer, id uint32) { p.WriteHead(id, true, "x", "y", ":status", "200") },
-		"of a request":     func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", ":path", "/") },
-		"too large":        tooLarge,
-		"body first":       func(p *peer, id uint32) { p.WriteData(id, true, []byte("body")) },
-		"body behind 103":  func(p *peer, id uint32) { p.WriteHead(id, false, ":status", "103"); p.WriteData(id, true, nil) },
+		"no status":                   func(p *peer, id uint32) { p.WriteHead(id, true, "x", "y") },
+		"two statuses":                func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", ":status", "200") },
+		"not three digits":            func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "20") },
+		"no digits":                   func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "2x0") },
+		"status below 100":            func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "099") },
+		"status with a sign":          func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "+20") },
+		"101":                         func(p *peer, id uint32) { p.WriteHead(id, false, ":status", "101"); p.ok(id, "") },
+		"END_STREAM with 103":         func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "103") },
+		"upper case":                  func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", "X-Y", "z") },
+		"a line break":                func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", "x", "y\r\nz: 1") },
+		"status after a field":        func(p *peer, id uint32) { p.WriteHead(id, true, "x", "y", ":status", "200") },
+		"request pseudo-header field": func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", ":path", "/") },
+		"too large":                   tooLarge,
+		"body before the header":      func(p *peer, id uint32) { p.WriteData(id, true, []byte("body")) },
+		"body after 103":              func(p *peer, id uint32) { p.WriteHead(id, false, ":status", "103"); p.WriteData(id, true, nil) },
 		"trailer with status": func(p *peer, id uint32) {
 			p.WriteHead(id, false, ":status", "200")
 			p.WriteHead(id, true, ":status", "200")
 		},
-		"trailer without end": func(p *peer, id uint32) { p.WriteHead(id, false, ":status", "200"); p.WriteHead(id, false, "x", "y") },
+		"trailer without END_STREAM": func(p *peer, id uint32) { p.WriteHead(id, false, ":status", "200"); p.WriteHead(id, false, "x", "y") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {

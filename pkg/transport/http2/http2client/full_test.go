@@ -101,10 +101,10 @@ func TestCanceledRequestLeavesQueue(t *testing.T) {
 // Each event allows a queued request to continue.
 func TestEventsWakeQueuedRequest(t *testing.T) {
 	for name, event := range map[string]func(p *peer, id uint32){
-		"end of stream": func(p *peer, id uint32) { p.ok(id, "") },
-		"RST_STREAM":    func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeInternal) },
-		"end of conn":   func(p *peer, _ uint32) { p.Close() },
-		"GOAWAY":        func(p *peer, id uint32) { p.WriteGoAway(id, http2.ErrCodeNo, nil) },
+		"end of stream":     func(p *peer, id uint32) { p.ok(id, "") },
+		"RST_STREAM":        func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeInternal) },
+		"end of connection": func(p *peer, _ uint32) { p.Close() },
+		"GOAWAY":            func(p *peer, id uint32) { p.WriteGoAway(id, http2.ErrCodeNo, nil) },
 		"SETTINGS": func(p *peer, _ uint32) {
 			p.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
 		},

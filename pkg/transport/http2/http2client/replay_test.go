@@ -34,12 +34,12 @@ func TestReplayAfterStreamReset(t *testing.T) {
 		body   io.Reader
 		sends  int32
 	}{
-		"GET":                     {method: "GET", before: 1, code: http2.ErrCodeInternal, sends: 1},
-		"refused":                 {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
-		"refused, fresh":          {method: "GET", before: 0, code: http2.ErrCodeRefusedStream, sends: 2},
-		"refused POST":            {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
-		"refused POST, body sent": {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, body: strings.NewReader("hi"), sends: 1},
-		"refused behind 103":      {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, info: true, sends: 1},
+		"GET":                         {method: "GET", before: 1, code: http2.ErrCodeInternal, sends: 1},
+		"refused":                     {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
+		"refused on a new connection": {method: "GET", before: 0, code: http2.ErrCodeRefusedStream, sends: 2},
+		"refused POST":                {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
+		"refused POST, body sent":     {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, body: strings.NewReader("hi"), sends: 1},
+		"refused after 103":           {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, info: true, sends: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var seen atomic.Int32

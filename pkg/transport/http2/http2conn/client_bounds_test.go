@@ -99,7 +99,7 @@ func TestUnreadRepliesCloseConnection(t *testing.T) {
 	}{
 		"PING":     {5000, func(int) []byte { return frame(http2.FramePing, 0, 0, make([]byte, 8)...) }, nil},
 		"SETTINGS": {9000, func(int) []byte { return frame(http2.FrameSettings, 0, 0) }, nil},
-		"streams with DATA after the end": {6000, func(i int) []byte {
+		"streams with DATA after END_STREAM": {6000, func(i int) []byte {
 			id := uint32(2*i + 3)
 			return append(frame(http2.FrameHeaders, 5, id, 0x82), frame(http2.FrameData, 0, id, 1)...)
 		}, []bound.Name{bound.MalformedRequest}},

@@ -231,7 +231,7 @@ func TestFloodsCloseConnection(t *testing.T) {
 		"PING":     func(*peer, int) []byte { return frame(http2.FramePing, 0, 0, make([]byte, 8)...) },
 		"PING ack": func(*peer, int) []byte { return frame(http2.FramePing, 1, 0, make([]byte, 8)...) },
 		"SETTINGS": func(*peer, int) []byte { return frame(http2.FrameSettings, 0, 0) },
-		"SETTINGS of windows": func(_ *peer, i int) []byte {
+		"SETTINGS that change the window": func(_ *peer, i int) []byte {
 			return frame(http2.FrameSettings, 0, 0, 0, 4, 0, 0, 0, byte(i))
 		},
 		"SETTINGS ack": func(*peer, int) []byte { return frame(http2.FrameSettings, 1, 0) },
@@ -253,7 +253,7 @@ func TestFloodsCloseConnection(t *testing.T) {
 			}
 			return frame(http2.FrameHeaders, 5, 1, 0x82)
 		},
-		"streams that break a rule": func(p *peer, i int) []byte { // CVE-2025-8671
+		"streams with protocol errors": func(p *peer, i int) []byte { // CVE-2025-8671
 			id := uint32(2*i + 11)
 			return append(frame(http2.FrameHeaders, 5, id, 0x82), frame(http2.FrameWindowUpdate, 0, id, 0, 0, 0, 0)...)
 		},
