@@ -691,7 +691,7 @@ func compareVectors(t *testing.T, c *comparison) {
 		})
 	}
 	served, given := c.own.HTTP1.Counts()
-	t.Logf("%d requests are valid; %d were served, %d connections given away", valid, served, given)
+	t.Logf("%d requests are valid; %d were served, %d connections handed to the HTTP/2 engine", valid, served, given)
 	if 100*served < 95*valid {
 		t.Errorf("got %d requests served in http1, want at least 95 %% of %d", served, valid)
 	}
@@ -718,7 +718,7 @@ func compareRandom(t *testing.T, c *comparison) {
 		}
 	}
 	served, given := c.own.HTTP1.Counts()
-	t.Logf("%d scripts; %d requests were served, %d connections given away", n, served, given)
+	t.Logf("%d scripts; %d requests were served, %d connections handed to the HTTP/2 engine", n, served, given)
 }
 
 // A generator creates requests and responses that are mostly valid.

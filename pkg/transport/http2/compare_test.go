@@ -335,8 +335,8 @@ func (c *comparison) compare(t testing.TB, s *script) {
 		if refused(own) && (len(ownRequests) == 0 || short) && (s.stricter() || refused(ref)) {
 			continue
 		}
-		harness.Equal(t, own, ref, s, "the app speaks", speaks)
-		harness.Equal(t, ownRequests, refRequests, s, "the app speaks", speaks, "the app")
+		harness.Equal(t, own, ref, s, "the app uses", speaks)
+		harness.Equal(t, ownRequests, refRequests, s, "the app uses", speaks, "the app")
 	}
 }
 

@@ -138,7 +138,7 @@ func TestWriteWaitsForReader(t *testing.T) {
 		select {
 		case <-again:
 		case <-time.After(harness.Patience):
-			t.Fatal("got no ErrAgain, want it once the sockets are full")
+			t.Fatal("got no ErrAgain, want it when the sockets are full")
 		}
 		got := make([]byte, len(want))
 		if _, err := io.ReadFull(p.client, got); err != nil || !bytes.Equal(got, want) {

@@ -132,7 +132,7 @@ func FuzzConnReadsSentBytes(f *testing.F) {
 			s.content = s.content[:min(len(got), len(s.content))]
 		}
 		if !bytes.Equal(got, s.content) {
-			t.Errorf("got %d bytes of content, want %d, as they were sent", len(got), len(s.content))
+			t.Errorf("got %d bytes of content, want the %d sent bytes", len(got), len(s.content))
 		}
 	})
 }

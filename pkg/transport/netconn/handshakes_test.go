@@ -96,7 +96,7 @@ func (s shaker) honest(t *testing.T) {
 	harness.NoError(t, err)
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(waits))
-	harness.Equal(t, tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake(), nil, "(a handshake beside those of another client)")
+	harness.Equal(t, tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake(), nil, "handshake during those of another client")
 }
 
 func TestSilentHandshakesDoNotDelayOtherClients(t *testing.T) {

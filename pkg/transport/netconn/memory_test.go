@@ -474,6 +474,6 @@ func TestBufferSizeDependsOnFreeMemory(t *testing.T) {
 		a, other := b.Open("", nil), b.Open("", nil)
 		a.Add(c.own)
 		other.Add(c.others)
-		harness.Equal(t, a.BufferSize(size), c.want, "with", c.own, "bytes of the connection and", c.others, "of others")
+		harness.Equal(t, a.BufferSize(size), c.want, "with", c.own, "bytes of the connection and", c.others, "bytes of others")
 	}
 }

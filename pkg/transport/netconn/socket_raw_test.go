@@ -29,5 +29,5 @@ func TestWriteNowFillsPipe(t *testing.T) {
 		t.Errorf("full pipe: got %d, want 0", n)
 	}
 	syscall.Close(fds[0])
-	harness.Equal(t, netconn.WriteNow(uintptr(fds[1]), buf), 0, "of a pipe that nobody reads")
+	harness.Equal(t, netconn.WriteNow(uintptr(fds[1]), buf), 0, "result for a pipe without a reader")
 }

@@ -45,12 +45,12 @@ func TestIncompleteRecordIsStalled(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d bytes", kind, part), func(t *testing.T) {
 				p := newPair(t, kinds[kind])
 				if p.link.Stalled() {
-					t.Error("got stalled after the handshake, want not")
+					t.Error("got stalled after the handshake, want not stalled")
 				}
 				p.wire.holdBack()
 				p.client.Write([]byte("hello, world"))
 				p.wire.release(t, part)
-				harness.Until(t, "it is stalled", func() bool {
+				harness.Until(t, "the connection is stalled", func() bool {
 					text, err := tryRead(t, p.link)
 					if text != "" || !errors.Is(err, netconn.ErrAgain) {
 						t.Fatalf("got %q, %v from a part of a record, want ErrAgain", text, err)
@@ -58,12 +58,12 @@ func TestIncompleteRecordIsStalled(t *testing.T) {
 					return p.link.Stalled()
 				})
 				p.wire.release(t, len(p.wire.held))
-				harness.Until(t, "the record is there", func() bool {
+				harness.Until(t, "the record is read", func() bool {
 					text, _ := tryRead(t, p.link)
 					return text == "hello, world"
 				})
 				if p.link.Stalled() {
-					t.Error("got stalled after the whole record, want not")
+					t.Error("got stalled after the complete record, want not stalled")
 				}
 			})
 		}
@@ -400,7 +400,7 @@ func forgedOf(t *testing.T, server *netconn.Server) (pair, *forger) {
 	var keyLog strings.Builder
 	p := newPairOf(t, &tls.Config{MinVersion: tls.VersionTLS13, KeyLogWriter: &keyLog}, server)
 	if suite := p.link.TLS().CipherSuite; suite != tls.TLS_AES_128_GCM_SHA256 {
-		t.Fatalf("got cipher suite %x, want AES-128-GCM, which the forger knows", suite)
+		t.Fatalf("got cipher suite %x, want AES-128-GCM, which the forger supports", suite)
 	}
 	return p, newForger(t, keyLog.String())
 }
@@ -422,7 +422,7 @@ func TestEndlessTLSMessageIsStalled(t *testing.T) {
 	const handshake, keyUpdate = 22, 24
 	message := append([]byte{keyUpdate, 0, 0xff, 0}, make([]byte, 60<<10)...)
 	p.wire.Write(f.record(handshake, message[:1000]))
-	harness.Until(t, "it is stalled", func() bool {
+	harness.Until(t, "the connection is stalled", func() bool {
 		tryRead(t, p.link)
 		return p.link.Stalled()
 	})

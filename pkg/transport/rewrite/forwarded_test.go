@@ -186,7 +186,7 @@ func FuzzForwarded(f *testing.F) {
 	f.Fuzz(func(t *testing.T, xff, host, proto string) {
 		got := rewrite.MakeForwarded(xff, host, proto)
 		if strings.TrimSpace(xff) == "" && host == "" && proto == "" {
-			harness.Equal(t, got, "", "of nothing")
+			harness.Equal(t, got, "", "value without input")
 			return
 		}
 		elements, err := readForwarded(got)

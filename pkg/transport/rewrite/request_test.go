@@ -166,9 +166,9 @@ func TestRefuseRejectsInvalidRequests(t *testing.T) {
 		want error
 	}{
 		"ordinary":           {func(*Request) {}, nil},
-		"as long as may be":  {func(r *Request) { r.Length = 10 }, nil},
+		"maximum length":     {func(r *Request) { r.Length = 10 }, nil},
 		"too long":           {func(r *Request) { r.Length = 11 }, transport.FaultTooLarge},
-		"of unknown length":  {func(r *Request) { r.Chunked = true }, nil},
+		"unknown length":     {func(r *Request) { r.Chunked = true }, nil},
 		"CONNECT":            {func(r *Request) { r.Method = "CONNECT" }, transport.FaultBadRequest},
 		"no method":          {func(r *Request) { r.Method = "" }, transport.FaultBadRequest},
 		"two lines":          {func(r *Request) { r.Method = "GET / HTTP/1.1\r\n" }, transport.FaultBadRequest},
@@ -198,7 +198,7 @@ func TestOffersUpgradeIgnoresH2CAndBodies(t *testing.T) {
 		{"with an empty body", webSocket, 0, false, true},
 		{"with a body", webSocket, 1, false, false},
 		{"with chunks", webSocket, -1, true, false},
-		{"HTTP/2 alone", "Connection: Upgrade\nUpgrade: h2c\n", -1, false, false},
+		{"only HTTP/2", "Connection: Upgrade\nUpgrade: h2c\n", -1, false, false},
 		{"HTTP/2 as well", "connection: upgrade\nUpgrade: h2c\nupgrade: , x\n", -1, false, true},
 		{"not in Connection", "Upgrade: websocket\n", -1, false, false},
 		{"no protocol", "Connection: Upgrade\nUpgrade: ,\n", -1, false, false},

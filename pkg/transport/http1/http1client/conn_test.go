@@ -27,7 +27,7 @@ func TestUnsolicitedBytesReturnError(t *testing.T) {
 	defer app.Close()
 	io.WriteString(app, "220 hello\r\n")
 	c := newClientConn(nc, a.buffers)
-	harness.Until(t, "the greeting", func() bool { return !c.alive() })
+	harness.Until(t, "the unsolicited bytes arrive", func() bool { return !c.alive() })
 	got := harness.Within(t, "an answer", func() outcome { return newCall("GET", "/").doOn(a, c) })
 	harness.Equal(t, transport.FaultOf(got.err), transport.FaultGarbage, got.err)
 }

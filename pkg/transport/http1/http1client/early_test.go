@@ -36,7 +36,7 @@ func TestHeadResponseWithoutBodyKeepsConnection(t *testing.T) {
 	for range 3 {
 		newCall("HEAD", "/").do(a).want(t, 200, "")
 		if n := idle(a); n != 0 {
-			t.Fatalf("got %d idle connections at once, want 0", n)
+			t.Fatalf("got %d idle connections immediately, want 0", n)
 		}
 		harness.Until(t, "connection that is kept", func() bool { return idle(a) > 0 })
 	}

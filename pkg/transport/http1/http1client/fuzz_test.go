@@ -117,10 +117,10 @@ func FuzzSettings(f *testing.F) {
 		}
 		for n := range min(len(b), 9) {
 			if isSettings(b[:n]) {
-				t.Errorf("%x: got SETTINGS, want it too short", b[:n])
+				t.Errorf("%x: got SETTINGS, want an incomplete header", b[:n])
 			}
 			if is && !couldBeSettings(b[:n]) {
-				t.Errorf("%x: got no SETTINGS, want to wait for more: %x", b[:n], b)
+				t.Errorf("%x: got no SETTINGS, want an incomplete header of %x", b[:n], b)
 			}
 		}
 		if couldBeSettings(b) && (len(b) >= 9 || !isSettings(append(bytes.Clone(b), make([]byte, 9)...)) && len(b) > 3) {
@@ -130,7 +130,7 @@ func FuzzSettings(f *testing.F) {
 		var written bytes.Buffer
 		harness.NoError(t, http2.NewFramer(&written, nil).WriteSettings(http2.Setting{ID: http2.SettingID(id), Val: value}))
 		if !isSettings(written.Bytes()) {
-			t.Errorf("%x: got no SETTINGS, want them", written.Bytes())
+			t.Errorf("%x: got no SETTINGS, want SETTINGS", written.Bytes())
 		}
 	})
 }

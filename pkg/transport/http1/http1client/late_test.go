@@ -34,7 +34,7 @@ func TestDelayedUploadKeepsConnection(t *testing.T) {
 	newCall("GET", "/first").do(a)
 	k := newCall("POST", "/").with(&lateBody{}, -1)
 	k.arrived = true
-	k.stop = func() { t.Error("got a call to stop the body, want patience") }
+	k.stop = func() { t.Error("got a call to StopBody, want none") }
 	k.do(a).want(t, 200, "ok")
 	harness.Equal(t, idle(a), 1, "idle connections")
 }

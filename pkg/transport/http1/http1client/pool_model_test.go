@@ -204,10 +204,10 @@ func (r *poolRun) check(move string) error {
 		}
 	}
 	if !slices.Equal(held, r.idle) {
-		return fmt.Errorf("got %d idle, want %d, or others", len(held), len(r.idle))
+		return fmt.Errorf("got %d idle connections, want the expected %d", len(held), len(r.idle))
 	}
 	if len(held) > r.most || r.closed && len(held) > 0 {
-		return fmt.Errorf("got %d idle, want at most %d, after Close none", len(held), r.most)
+		return fmt.Errorf("got %d idle, want at most %d, and none after Close", len(held), r.most)
 	}
 	for _, l := range r.lines {
 		holders := 0

@@ -44,7 +44,7 @@ func TestPoolReturnsLastUsedConnection(t *testing.T) {
 	a.put(newClientConn(first, a.buffers), -1)
 	a.put(newClientConn(last, a.buffers), -1)
 	if c := a.idle[len(a.idle)-1].Conn; c != last {
-		t.Error("got the first, want the last")
+		t.Error("got the first connection, want the last")
 	}
 }
 
@@ -227,5 +227,5 @@ func TestBufferSizeFollowsResponseSize(t *testing.T) {
 		c.r += step.consumed
 	}
 	c.park()
-	harness.Equal(t, fill(10), "10 of 4096", "after a rest")
+	harness.Equal(t, fill(10), "10 of 4096", "after release of the buffer")
 }

@@ -70,7 +70,7 @@ func TestReplayRule(t *testing.T) {
 		{name: "POST", method: "POST", body: body, serve: closes, fault: transport.FaultReset},
 		{name: "POST with unsent body", method: "POST", body: body, expects: true, serve: closes, fault: transport.FaultReset},
 		{name: "PATCH", method: "PATCH", serve: closes, fault: transport.FaultReset},
-		{name: "get, which is not GET", method: "get", serve: closes, fault: transport.FaultReset},
+		{name: "get in lower case", method: "get", serve: closes, fault: transport.FaultReset},
 		{name: "one byte of a response", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("H") }, fault: transport.FaultReset},
 		{name: "an informational response", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("HTTP/1.1 103 Early Hints\r\n\r\n") }, fault: transport.FaultReset},
 		{name: "garbage", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("what?\r\n") }, fault: transport.FaultGarbage},
@@ -208,7 +208,7 @@ func TestClosedIdleConnectionIsNotUsed(t *testing.T) {
 			a := unknownApp(t, s.Port)
 			newCall("GET", "/").do(a).want(t, 200, "GET")
 			close(kept)
-			harness.Until(t, "a useless connection", func() bool { return !a.idle[0].alive() })
+			harness.Until(t, "the idle connection is not alive", func() bool { return !a.idle[0].alive() })
 			k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 			k.do(a).want(t, 200, "POSThello")
 			if k.sends != 1 || s.Connections() != 2 {

@@ -212,13 +212,13 @@ func TestIdleConnectionHoldsNoBuffer(t *testing.T) {
 // A truncated response must not look complete (RFC 9112 section 8).
 func TestIncompleteResponseReturnsReset(t *testing.T) {
 	for name, say := range map[string]string{
-		"nothing":                   "",
-		"half a status line":        "HTTP/1.1 2",
-		"half a header":             "HTTP/1.1 200 OK\r\nContent-Le",
-		"after a 103":               "HTTP/1.1 103 Early Hints\r\n\r\n",
-		"half a body with a length": "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel",
-		"no last chunk":             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n",
-		"no end of the trailers":    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n",
+		"nothing":                "",
+		"half a status line":     "HTTP/1.1 2",
+		"half a header":          "HTTP/1.1 200 OK\r\nContent-Le",
+		"after a 103":            "HTTP/1.1 103 Early Hints\r\n\r\n",
+		"half a body":            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel",
+		"no last chunk":          "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n",
+		"no end of the trailers": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n",
 	} {
 		for _, reset := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, reset %v", name, reset), func(t *testing.T) {

@@ -102,7 +102,7 @@ func TestResponseFoldedLineIsUnfolded(t *testing.T) {
 		t.Fatalf("got %d, %v, want a response", n, err)
 	}
 	harness.Equal(t, fmt.Sprintf("%q", r.Fields), `[{"X" "a    \t b   c"} {"Y" "d"} {"Z" "e"}]`)
-	harness.Equal(t, string(b[n:]), "body\r\n kept", "behind the head")
+	harness.Equal(t, string(b[n:]), "body\r\n kept", "after the header section")
 }
 
 func TestResponseKeepAliveTimeout(t *testing.T) {

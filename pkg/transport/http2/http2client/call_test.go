@@ -564,7 +564,7 @@ func TestAbortBeforeCall(t *testing.T) {
 	c, o := newCall("GET")
 	c.Abort()
 	mustAbort(t, run(client, c))
-	harness.Equal(t, o.sends, 0, "it sent", "times")
+	harness.Equal(t, o.sends, 0, "number of times the request was sent")
 }
 
 func TestAbortDuringDial(t *testing.T) {

@@ -119,7 +119,7 @@ func TestIdleConnectionsCloseBeforeLastConnection(t *testing.T) {
 		harness.Equal(t, client.ExpireIdle(), 1, "connections kept after", i, "more")
 	}
 	mustGet(t, client)
-	harness.Equal(t, g.connections(), 4, "connections ever")
+	harness.Equal(t, g.connections(), 4, "accepted connections")
 	for range http2client.LastIdleTimeouts - 1 {
 		harness.Equal(t, client.ExpireIdle(), 1, "connections, one that was used since")
 	}

@@ -102,13 +102,13 @@ func TestReplayAfterConnectionError(t *testing.T) {
 		body   io.Reader
 		sends  int32
 	}{
-		"GET":                           {method: "GET", before: 1, sends: 2},
-		"PUT":                           {method: "PUT", before: 1, sends: 2},
-		"GET on a fresh connection":     {method: "GET", before: 0, sends: 1},
-		"POST":                          {method: "POST", before: 1, sends: 1},
-		"PATCH":                         {method: "PATCH", before: 1, sends: 1},
-		"PUT with sent body":            {method: "PUT", before: 1, sends: 1, body: strings.NewReader("hi")},
-		"GET behind a part of a answer": {method: "GET", before: 1, sends: 1, info: true},
+		"GET":                          {method: "GET", before: 1, sends: 2},
+		"PUT":                          {method: "PUT", before: 1, sends: 2},
+		"GET on a fresh connection":    {method: "GET", before: 0, sends: 1},
+		"POST":                         {method: "POST", before: 1, sends: 1},
+		"PATCH":                        {method: "PATCH", before: 1, sends: 1},
+		"PUT with sent body":           {method: "PUT", before: 1, sends: 1, body: strings.NewReader("hi")},
+		"GET after part of a response": {method: "GET", before: 1, sends: 1, info: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var seen atomic.Int32

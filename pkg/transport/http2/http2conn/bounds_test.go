@@ -185,10 +185,10 @@ func TestAbandonedStreamsCountUntilBarrier(t *testing.T) {
 	if _, err := p.us.Open(http2conn.Request{Owner: newOwner(false), Head: head(0), End: true}, false); err != http2conn.ErrFull {
 		t.Errorf("before the barrier: got %v, want ErrFull", err)
 	}
-	harness.Equal(t, p.us.NoRoom(), true, "crowded before the barrier")
+	harness.Equal(t, p.us.NoRoom(), true, "NoRoom before the barrier")
 	harness.NoError(p, p.WriteSettingsAck())
 	harness.Receive(t, room, "signal of the barrier")
-	harness.Equal(t, p.us.NoRoom(), false, "crowded after the barrier")
+	harness.Equal(t, p.us.NoRoom(), false, "NoRoom after the barrier")
 	p.open(true)
 }
 
@@ -258,7 +258,7 @@ func TestConnectionIsReplacedWithoutResponses(t *testing.T) {
 		}
 	}()
 	n := 0
-	harness.Until(t, "the connection takes no streams", func() bool {
+	harness.Until(t, "the connection accepts no streams", func() bool {
 		o := newOwner(false)
 		var err error
 		if o.Stream, err = p.us.Open(http2conn.Request{Owner: o, Head: head(0), End: true}, false); err == nil {
