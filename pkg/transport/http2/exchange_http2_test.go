@@ -79,7 +79,7 @@ func manyInfos(s *appStream) {
 }
 
 // Invalid responses from a user container do not reach the client.
-func TestInvalidAppResponses(t *testing.T) {
+func TestInvalidAppResponseIsNotForwarded(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
 		serve  func(s *appStream)
@@ -182,14 +182,14 @@ func TestDeadlineExceededReportsClientGone(t *testing.T) {
 	}
 }
 
-func TestExpectReachesTheApp(t *testing.T) {
+func TestExpectIsForwardedToApp(t *testing.T) {
 	for _, values := range [][]string{{"100-continue"}, {"100-continue", ""}} {
-		testExpectReachesTheApp(t, values)
+		testExpectIsForwardedToApp(t, values)
 	}
 }
 
-// testExpectReachesTheApp sends a request with one Expect field per value.
-func testExpectReachesTheApp(t *testing.T, values []string) {
+// testExpectIsForwardedToApp sends a request with one Expect field per value.
+func testExpectIsForwardedToApp(t *testing.T, values []string) {
 	a := newFrameApp(t, func(s *appStream) {
 		if harness.FieldOf(s.f, "expect") == "100-continue" {
 			s.respond(false, ":status", "100")

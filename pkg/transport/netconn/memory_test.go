@@ -143,7 +143,7 @@ func TestSharedConnectionIsNotClosed(t *testing.T) {
 	harness.Equal(t, closed(0), false, "shared connection is closed")
 }
 
-func TestMostMemoryPerRequestIsClosed(t *testing.T) {
+func TestConnectionWithMostMemoryPerRequestIsClosed(t *testing.T) {
 	b := NewBudget(16<<20, nil)
 	all, closed := closers(b, 3)
 	all[0].Serve(400)

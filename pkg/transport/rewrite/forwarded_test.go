@@ -264,7 +264,7 @@ func TestHopByHopFieldsMatchRFC9110(t *testing.T) {
 	}
 }
 
-func TestInternalFieldsStopExceptTag(t *testing.T) {
+func TestInternalFieldsAreRemovedExceptTag(t *testing.T) {
 	for _, name := range []string{"Knative-Serving-Revision", "Knative-Serving-Namespace", "K-Network-Hash", "K-Proxy-Request", "K-Passthrough-Lb"} {
 		harness.Equal(t, transport.RoleOf(name), transport.StopsRole, name, "passed on")
 	}

@@ -43,7 +43,7 @@ func second(t *testing.T, serve func(conn *harness.AppConn)) (*App, *harness.App
 	return a, s
 }
 
-func TestReplayRule(t *testing.T) {
+func TestReplayDependsOnMethodAndBody(t *testing.T) {
 	body := func(*testCall) io.Reader { return strings.NewReader("hello") }
 	closes := func(conn *harness.AppConn) { readHead(conn) }
 	resets := func(conn *harness.AppConn) { readHead(conn); conn.Reset() }

@@ -36,7 +36,7 @@ func cancelResponses(t *testing.T, client *http2client.Client, n int) {
 	}
 }
 
-func TestCalmResetReplacesConnection(t *testing.T) {
+func TestEnhanceYourCalmReplacesConnection(t *testing.T) {
 	for _, test := range []struct {
 		method string
 		ok     bool
@@ -61,7 +61,7 @@ func TestCalmResetReplacesConnection(t *testing.T) {
 	}
 }
 
-func TestOpenStreamContinuesAfterCalmReset(t *testing.T) {
+func TestOpenStreamContinuesAfterEnhanceYourCalm(t *testing.T) {
 	var first uint32
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		switch {

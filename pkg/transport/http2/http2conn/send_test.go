@@ -352,7 +352,7 @@ func TestClientStreams(t *testing.T) {
 	}
 }
 
-func TestMalformedResponses(t *testing.T) {
+func TestMalformedResponsesAreMarked(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve()
 	id := uint32(1)
@@ -372,7 +372,7 @@ func TestMalformedResponses(t *testing.T) {
 	p.expect("GOAWAY 0 PROTOCOL_ERROR", "end")
 }
 
-func TestServerGoAway(t *testing.T) {
+func TestServerGoAwayRefusesLaterStreams(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve()
 	one, three := p.open(true), p.open(true)

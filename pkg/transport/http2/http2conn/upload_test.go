@@ -6,7 +6,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestContentIsAdmitted(t *testing.T) {
+func TestUploadAdmissionDependsOnWindow(t *testing.T) {
 	const window = 64 << 10
 	for _, tt := range []struct {
 		name   string
@@ -37,7 +37,7 @@ func TestContentIsAdmitted(t *testing.T) {
 	}
 }
 
-func TestContentIsReleased(t *testing.T) {
+func TestUploadEndReleasesReservation(t *testing.T) {
 	a := uploads{peak: 100}
 	short, long := new(Stream), new(Stream)
 	a.begin(short, Upload{Client: 1, Length: 40}, 100)
