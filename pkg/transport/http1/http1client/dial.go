@@ -164,14 +164,14 @@ func (a *App) keep(c *clientConn, usable bool) bool {
 	return true
 }
 
-// headSilence is the time for which a connection is observed after a response to HEAD with a Content-Length. Some user
-// containers violate RFC 9110 section 9.3.2 and send the body, whose first bytes arrive within this time. If the
-// connection were reused, the body would be parsed as the next response.
+// headSilence is the time for which a connection is observed after a response to HEAD with a positive Content-Length.
+// Some user containers violate RFC 9110 section 9.3.2 and send the body, whose first bytes arrive within this time.
+// If the connection were reused, the body would be parsed as the next response.
 const headSilence = 10 * time.Millisecond
 
-// putWhenSilent is called after a response to HEAD with a Content-Length. It adds the connection to the pool if nothing
-// arrives for headSilence, and otherwise closes it. If the user container has ever sent a body in response to HEAD,
-// putWhenSilent closes the connection immediately.
+// putWhenSilent is called after a response to HEAD with a positive Content-Length. It adds the connection to the pool
+// if nothing arrives for headSilence, and otherwise closes it. If the user container has ever sent a body in response
+// to HEAD, putWhenSilent closes the connection immediately.
 func (a *App) putWhenSilent(c *clientConn, keepAlive time.Duration) {
 	if a.sendsBodyToHEAD.Load() {
 		c.close()
