@@ -16,9 +16,9 @@ type Clocks struct {
 	FirstByteOnly bool          // Request only applies until the response begins
 	ResponseStart time.Duration // maximum time until the response begins
 	Idle          time.Duration // maximum time between two bytes in either direction
-	Body          time.Duration // until the next byte of a request body that is being forwarded arrives; applies until the response begins
-	Send          time.Duration // until the client accepts a part of the response that is being written
-	Queue         time.Duration // until the request gets a slot
+	Body          time.Duration // maximum time until the next byte of a request body arrives; applies until the response begins
+	Send          time.Duration // maximum time until the client accepts a part of the response
+	Queue         time.Duration // maximum time until the request gets a slot
 }
 
 // deadlines computes when a request expires. It has no timer. A [transport.Canceler] calls NextExpiry, and sets a

@@ -67,7 +67,7 @@ type Drain struct {
 	ending  bool               // the pod is terminating; the drain is not undone
 	closing bool               // only streams are in flight, and new requests are rejected
 	over    bool               // Abort was called; new requests end immediately
-	settled chan struct{}      // closed when the drain waits for no request in flight; nil if no goroutine waits
+	settled chan struct{}      // closed when the drain no longer waits for any request in flight; nil if no goroutine waits
 	arrived time.Time          // when the last request that resets the quiet period started
 	flights int                // number of requests in flight
 	streams int                // number of flights that are streams

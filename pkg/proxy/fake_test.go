@@ -88,7 +88,7 @@ func (f *fake) Forward(s transport.State) transport.Result {
 func (d *deadlines) expired() observation.Reason { return reasonOf(d.Expiry()) }
 
 // sleepUntil waits until done is closed or the request ends. It returns true if done is closed, and
-// otherwise the error of Wait.
+// otherwise false and the error of Wait.
 func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, error) {
 	for {
 		if f.request.Context().Err() != nil {

@@ -15,8 +15,8 @@
 //
 // The limiter does not reduce the limit to a few requests to measure the application time without
 // load. Both limits are measured at nearly the same time, so an application that becomes slower or
-// faster has little effect on the result of a trial. The pause before the next trial in the same
-// direction is longer if the candidate reduced the goodput more.
+// faster has little effect on the result of a trial. The more a candidate reduced the goodput, the
+// longer is the pause before the next trial in the same direction.
 //
 // The ideas and their sources:
 //
@@ -60,8 +60,8 @@ const (
 	patience   = 4                      // factor by which the maximum duration is multiplied if the limit is reached and there are few responses
 )
 
-// fullShare is the minimum share of the busy time during which the limit is reached in a window that
-// is compared with other windows.
+// fullShare is the minimum share of the busy time during which the limit must be reached. Windows
+// with a smaller share are not compared with others.
 const fullShare = 0.05
 
 // longestFade is the number of ticks after which controller.longest has decreased to about a third
@@ -199,7 +199,7 @@ func (c *controller) advance(now time.Time) {
 // done records that a request ended with the result r after the application time d. sampled is false
 // if the request was a long request. Such a request is only recorded if r is Unfinished.
 //
-// A longer application time than maxTimes times the mean is reduced to this value, but not below
+// An application time above maxTimes times the mean is reduced to this value, but not below
 // minWindow. Otherwise a few slow requests could determine the result.
 func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool) {
 	c.advance(now)
@@ -249,8 +249,8 @@ func (c *controller) settle(now time.Time) bool {
 	return true
 }
 
-// unit returns the time in seconds that determines the length of windows. It is the application
-// time. During the start, it is half of the application time, so that the start takes less time.
+// unit returns the application time in seconds, from which the length of windows is computed. During
+// the start, it returns half of the application time, so that the start takes less time.
 func (c *controller) unit() float64 {
 	if c.start.active {
 		return c.took / 2

@@ -91,9 +91,8 @@ func New(s Settings) *Limiter {
 	return &Limiter{controller: newController(s), longAfter: shortestLong, typical: shortestLong.Seconds() / longTimes}
 }
 
-// mostExempt is the maximum ratio of the requests that only count towards the ceiling to the base.
-// Above this ratio, the limit is not reported as settled, because a fixed limit would count these
-// requests.
+// mostExempt is the maximum ratio of the number of exempt requests to the base. Above this ratio, the
+// limit is not reported as settled, because a fixed limit would count the exempt requests.
 const mostExempt = 0.1
 
 // pollAge is the time during which the limit is not reported as settled after one of many polls has

@@ -22,7 +22,7 @@ type tally struct {
 	slots      float64 // integral of the number of counted requests over time, in request-seconds
 	held       float64 // sum of the application times of requests that ended or became long, in seconds
 	exempt     float64 // requests that became long
-	exemptTime float64 // part of time for requests that became long
+	exemptTime float64 // sum of the application times of requests that became long, in seconds; included in time
 
 	// The following fields also include errors while the limit was not reached.
 	rejected     float64 // number of errors

@@ -41,7 +41,7 @@ const (
 	certainUp   = 2.5  // number of standard errors by which the powers must differ to end a trial of a higher limit early
 	certainDown = 3.0  // number of standard errors by which the powers must differ to end a trial of a lower limit early
 	precision   = 0.12 // a trial ends if the standard error of the power, divided by the step, is at most this
-	doubt       = 0.25 // number of standard errors by which the power of a better candidate must be greater
+	doubt       = 0.25 // number of standard errors by which the power of the candidate must be greater to be better
 	maxTurns    = 40   // maximum number of windows of the candidate
 	minTurns    = 4    // minimum number of pairs of windows from which the variance is estimated
 
@@ -65,7 +65,7 @@ const (
 	longestRest = 4 * time.Minute // maximum pause that is computed from the effect of a candidate
 
 	// maxLoss is the share of the goodput that may be lost because of trials. The pause after a
-	// candidate is long enough for this share, but it is not extended beyond longestRest.
+	// candidate is so long that the loss does not exceed this share, but at most longestRest.
 	maxLoss = 0.01
 
 	// maxTrialLoss is the share of the goodput that may be lost during a trial. If the loss is

@@ -31,8 +31,8 @@ const path = "/metrics"
 // The query ?format= selects the format. Without this query, the Accept header selects the format. otherwise is the
 // format if there is no Accept header, or if several formats have the same weight. If otherwise is "" or unknown,
 // protobuf is used instead. Use "prometheus" for early Knative autoscalers and for KEDA, because they do not send an
-// Accept header. If no format is acceptable, the response is Prometheus text. This applies, for example, to a header
-// that only accepts text/html or application/vnd.google.protobuf, which is the protobuf media type of Prometheus.
+// Accept header. If no format is acceptable, the response is Prometheus text. For example, a header may only accept
+// text/html or application/vnd.google.protobuf, which is the protobuf media type of Prometheus.
 //
 // The handler is safe for concurrent use.
 func Handler(s *Stats, l Labels, otherwise Format) http.Handler {
