@@ -22,7 +22,7 @@ import (
 
 // A Probe contains the fields of a Kubernetes core/v1 Probe. A zero value means unset, as in Kubernetes.
 type Probe struct {
-	Exec      *ExecAction      `json:"exec,omitempty"` // not supported; parsed so that the error message can contain it
+	Exec      *ExecAction      `json:"exec,omitempty"` // not supported; parsed so that Parse can return an error for it
 	HTTPGet   *HTTPGetAction   `json:"httpGet,omitempty"`
 	TCPSocket *TCPSocketAction `json:"tcpSocket,omitempty"`
 	GRPC      *GRPCAction      `json:"grpc,omitempty"`

@@ -233,8 +233,8 @@ func (p *Prober) answer(r *run) {
 	close(r.done)
 }
 
-// settle runs a probe until it is ready or the maximum duration of a run has passed. It reports whether the probe is
-// ready.
+// settle makes one attempt in standard mode. In aggressive mode, it makes attempts until the probe is ready or runTime
+// has passed. It reports whether the probe is ready.
 func (p *Prober) settle(t *target) bool {
 	ctx := p.life
 	if t.aggressive {
