@@ -23,7 +23,7 @@ var (
 	status500 = &failure{word: observation.WordStatus, code: 500, err: errors.New("HTTP status 500")}
 )
 
-// A script is a user container in memory. It records the attempts. The function then returns their results.
+// A script is a user container in memory. It records the attempts, and calls s.then for the result of each attempt.
 type script struct {
 	mu    sync.Mutex
 	begun time.Time

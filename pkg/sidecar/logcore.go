@@ -46,7 +46,7 @@ type line struct {
 	core   zapcore.Core
 	entry  zapcore.Entry
 	fields []zapcore.Field
-	sync   bool // the core is synced instead of writing an entry
+	sync   bool // sync the core instead of writing an entry
 	done   chan error
 }
 

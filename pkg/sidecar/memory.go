@@ -15,7 +15,7 @@ import (
 // garbage is the value of GOGC, which is the heap growth between two collections in percent of the
 // live heap including stacks. With the Go default of 100, a busy HTTP/2 connection needs a seventh more
 // memory. The engines allocate so little memory that the additional collections have no measurable
-// cost, because the CPU time of a request is 0.96 to 1.00 of the CPU time with the default.
+// cost. The measured CPU time of a request is 0.96 to 1.00 times the CPU time with the default.
 const garbage = 75
 
 // limitGarbage sets GOGC to garbage. If the environment contains GOGC, limitGarbage does nothing.

@@ -64,7 +64,7 @@ type sidecar struct {
 	http2   *http2.Server
 	appH2   *http2client.Client
 	pair    *certs.Watcher
-	noTLS   atomic.Pointer[error] // error because of which the TLS port is not served although there is a certificate; may be nil
+	noTLS   atomic.Pointer[error] // error that prevents serving TLS although there is a certificate; may be nil
 	board   *status.Board
 	bounds  *bound.Recorder // bounds on the behavior of peers
 	budget  *netconn.Budget // memory for requests
@@ -152,7 +152,7 @@ func (l *listeners) close() {
 	}
 }
 
-// bind listens on all ports and reads the certificate. Run calls it before it starts a goroutine.
+// bind listens on all ports and reads the certificate. Run calls it before it starts any goroutine.
 // The returned error contains all errors of the traffic ports and the certificate, and all configuration
 // errors of the other ports. For any other error of these ports, bind only logs a warning.
 func (s *sidecar) bind() (*listeners, error) {
@@ -346,7 +346,8 @@ func (s *sidecar) statusSources() status.Sources {
 	}
 }
 
-// warnings returns the warnings about settings. A missing certificate can be created after startup.
+// warnings returns the warnings about settings. It checks the current state of TLS, because a missing
+// certificate can be created after startup.
 func (s *sidecar) warnings() []string {
 	all := s.config.Warnings()
 	if t := s.tlsState(); t.On || t.Error != "" {
@@ -417,8 +418,8 @@ func (s *sidecar) load() (running, waiting int) {
 	return n, 0
 }
 
-// serve starts a goroutine for each listener. These goroutines run until stop is called. Goroutines
-// without a listener run until ctx is done.
+// serve starts a goroutine for each listener, which runs until stop is called. It also starts the other
+// background goroutines, which run until ctx is done.
 func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	c := s.config
 	s.start(func() error { return s.http1.Serve(l.main, nil) })
