@@ -100,7 +100,7 @@ func (t *Tally) take() (items uint64) {
 // End.
 func (t *Tally) End() {
 	if !t.reporting.TryLock() {
-		return // the report is not written yet; a later call to End follows it
+		return // a report is still being written; a later call to End calls Restored
 	}
 	defer t.reporting.Unlock()
 	if items := t.end(); items > 0 && t.Restored != nil {

@@ -13,7 +13,7 @@ const (
 	QueueTimeout                // the request waited too long for a slot
 	Overload                    // the memory budget for requests is exhausted
 	NotReady                    // the user container is not ready (probes only)
-	Draining                    // the pod terminates
+	Draining                    // the pod is terminating
 	RequestTimeout              // the timeout of the whole request expired
 	ResponseStartTimeout        // the first byte of the response did not arrive in time
 	IdleTimeout                 // no byte was transferred in time, in either direction
