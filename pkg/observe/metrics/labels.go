@@ -115,14 +115,14 @@ var statusPlaces = func() (places [500]int) {
 	return places
 }()
 
-// otherMethod returns the index of the method _OTHER for each method. The result is used for new requests
-// after maxMade series were created (tags.go).
+// otherMethod returns the index of the method _OTHER for each method. The result is used for requests that
+// would need a new series after maxMade series were created (tags.go).
 func otherMethod() []int {
 	return slices.Repeat([]int{len(otelMethods) - 1}, len(otelMethods))
 }
 
 // firstsOfClass returns, for each element of statuses, the index of the first status code in the same class.
-// The result is used for new requests after maxMade series were created (tags.go).
+// The result is used for requests that would need a new series after maxMade series were created (tags.go).
 func firstsOfClass() (places []int) {
 	for _, code := range statuses {
 		places = append(places, statusPlaces[int(code[0]-'0')*100-100])

@@ -164,7 +164,7 @@ func (x *protoExposition) write(out io.Writer, _ bool, taken map[string]bool) er
 	return nil
 }
 
-// renamed returns the message of the family with the name replaced with name.
+// renamed returns the message with name as the name of the family.
 func (f *protoFamily) renamed(name string) []byte {
 	// If a field that is not a list occurs several times, the last value is used (Protocol Buffers, "Encoding").
 	b := slices.Clone(f.message)

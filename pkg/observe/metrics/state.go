@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// startupEvents contains the events at startup, usually in this order.
+// startupEvents contains the events at startup in their usual order.
 var startupEvents = [...]string{"listening", "first_probe", "first_ready", "first_request"}
 
 // Indexes in startupEvents.
