@@ -153,7 +153,7 @@ func grpcExpired(timeout string, elapsed time.Duration) bool {
 	return known && err == nil && elapsed/unit >= time.Duration(n)
 }
 
-// answerProbe returns the response to a probe for the sidecar.
+// answerProbe returns the response to a probe that is not forwarded.
 func (p *Proxy) answerProbe(kind observation.Kind, x transport.Exchange) answer {
 	if p.Drain.Draining() {
 		return plain(observation.Draining)

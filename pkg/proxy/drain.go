@@ -16,7 +16,7 @@ const undoAfter = time.Second
 
 // DrainSettings contains the settings of a drain (docs/promises.md 3.5).
 type DrainSettings struct {
-	Quiet    time.Duration // the drain ends only after this time without a new request
+	Quiet    time.Duration // minimum time without a new request before the drain ends
 	Deadline time.Duration // maximum duration; 0 means no limit
 	Min      time.Duration // minimum duration
 
@@ -58,7 +58,7 @@ type drainEntry struct {
 // A drain in the state closing rejects new requests, because the app is being stopped.
 type Drain struct {
 	settings DrainSettings
-	begun    atomic.Bool // Begin was called and the drain has not been undone; only a hint, the fields below mu decide
+	begun    atomic.Bool // Begin was called and the drain has not been undone; only a hint; the fields below mu are authoritative
 
 	mu      sync.Mutex
 	serving context.Context    // canceled when the drain begins
@@ -68,7 +68,7 @@ type Drain struct {
 	closing bool               // only streams are in flight, and new requests are rejected
 	over    bool               // Abort was called; new requests end immediately
 	settled chan struct{}      // closed when the drain no longer waits for any request in flight; nil if no goroutine waits
-	arrived time.Time          // when the last request that resets the quiet period started
+	arrived time.Time          // start of the last request that resets the quiet period
 	flights int                // number of requests in flight
 	streams int                // number of flights that are streams
 	head    *RequestState      // requests in flight, oldest first
@@ -255,8 +255,8 @@ func (d *Drain) Flights() (n int, oldest time.Time) {
 	return d.flights, oldest
 }
 
-// Streams returns the number of streams in flight. The running drain, or the next one, does not
-// wait for them unless WaitForStreams is set.
+// Streams returns the number of streams in flight. A drain does not wait for them unless
+// WaitForStreams is set.
 func (d *Drain) Streams() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 // maximum as long as the queue is not empty.
 //
 // An adaptive limit applies to the requests that are running in the user container. Other
-// requests with a slot, such as streams, only count towards maxRunning (docs/promises.md 3.1).
+// requests with a slot, such as streams, only count toward maxRunning (docs/promises.md 3.1).
 type Limit struct {
 	maxRunning, maxWaiting int
 

@@ -28,8 +28,8 @@ const (
 // paths records for up to maxPaths paths whether most requests are long. Without this record, each
 // new poll would hold a slot until it becomes a long request.
 //
-// Requests to an overloaded application also become long, but they must still be counted. If a path had
-// many short requests, many long requests are therefore necessary before the path becomes long.
+// Requests to an overloaded application also become long, but they must still be counted. A path that
+// had many short requests therefore becomes long only after many long requests.
 type paths struct {
 	entries [maxPaths]pathEntry
 
