@@ -202,8 +202,8 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 }
 
 // A watch detects a change in the mean of the windows of one limit, as returned by work. For each
-// direction, it sums the deviations from the expected mean that are larger than the noise
-// (Page, 1954).
+// direction, it sums the deviations from the expected mean, each reduced by the noise. A negative
+// sum is replaced with 0 (Page, 1954).
 type watch struct {
 	expected        float64 // expected mean in seconds; 0 means unknown
 	longer, shorter float64 // sums of the deviations of the logarithm of the mean
