@@ -72,7 +72,7 @@ func (o *Observation) LogTraceID() string {
 	if id := o.Exchange.Header("X-B3-Traceid"); isTraceID(id) {
 		return id
 	}
-	if id, _, ok := strings.Cut(o.Exchange.Header("B3"), "-"); ok && isTraceID(id) { // a value without - contains only the sampling decision
+	if id, _, ok := strings.Cut(o.Exchange.Header("B3"), "-"); ok && isTraceID(id) { // a value without "-" contains only the sampling decision
 		return id
 	}
 	return ""

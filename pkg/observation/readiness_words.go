@@ -23,7 +23,7 @@ const (
 	WordLocal         ReadinessWord = "local"         // the sidecar has no file descriptor, no local port or no memory for the connection
 )
 
-// Reasons why Ready returns without waiting for a result.
+// Reasons that do not describe a probe.
 const (
 	WordCrowded ReadinessWord = "crowded" // too many callers are waiting
 	WordStopped ReadinessWord = "stopped" // the process is terminating

@@ -110,8 +110,8 @@ func (b *lastBody) Close() error {
 // tlsConnKey is the context key for a **tls.Conn, in which dialTLS stores its result.
 type tlsConnKey struct{}
 
-// dialTLS returns a dialFunc that also does the TLS handshake. The function returns handshake errors as failures with
-// the word WordTLS, to distinguish them from other errors of a connection.
+// dialTLS returns a dialFunc that also performs the TLS handshake. The dialFunc returns handshake errors as failures
+// with the word WordTLS, to distinguish them from other errors of a connection.
 func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 	var alpn []string
 	if protocols.HTTP2() {

@@ -154,7 +154,7 @@ func (l *listeners) close() {
 
 // bind listens on all ports and reads the certificate. Run calls it before it starts any goroutine.
 // The returned error contains all errors of the traffic ports and the certificate, and all configuration
-// errors of the other ports. For any other error of these ports, bind only logs a warning.
+// errors of the other ports. For other errors of the latter ports, bind only logs a warning.
 func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners
@@ -314,7 +314,7 @@ func (s *sidecar) buildEngines() {
 
 // statusSources returns the data sources for the status page.
 func (s *sidecar) statusSources() status.Sources {
-	// Settings are collected on first use because most status pages are never requested.
+	// Settings are collected on first use, because the status page of most pods is never requested.
 	settings := sync.OnceValue(func() (all []status.Setting) {
 		for _, v := range s.config.Settings() {
 			all = append(all, status.Setting{Name: v.Name, Value: v.Value, Source: v.Source})
