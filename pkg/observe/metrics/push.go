@@ -142,7 +142,7 @@ func (p *Push) push(ctx context.Context, _ []struct{}, _ int) (lost int) {
 	return 1
 }
 
-// Close pushes the metrics a last time and stops the goroutine. It returns an error if ctx is done first or if
+// Close pushes the metrics one last time and stops the goroutine. It returns an error if ctx is done first or if
 // the last push fails.
 func (p *Push) Close(ctx context.Context) error {
 	if p == nil {
