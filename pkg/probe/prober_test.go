@@ -239,7 +239,7 @@ func TestSuccessThresholdCountsConsecutivePasses(t *testing.T) {
 	})
 }
 
-func TestUnreachableThresholdReturnsThreshold(t *testing.T) {
+func TestRunBelowThresholdFailsWithThreshold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1000, always(nil)))
 		wantWord(t, p.Ready(t.Context()), observation.WordThreshold)

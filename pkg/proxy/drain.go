@@ -23,7 +23,7 @@ type DrainSettings struct {
 	WaitForStreams bool // also wait for streams
 }
 
-// A streamKind states whether an exchange is a stream. A drain does not wait for streams unless
+// A streamKind indicates whether an exchange is a stream. A drain does not wait for streams unless
 // [DrainSettings.WaitForStreams] is set, because the app ends its streams when it receives SIGTERM
 // (docs/promises.md 3.5).
 type streamKind uint8
@@ -94,8 +94,8 @@ func (d *Drain) while(ctx context.Context) (_ context.Context, cancel func()) {
 	return ctx, func() { stop(); end() }
 }
 
-// Begin starts the drain, or joins the running drain. ending states that the pod is terminating. If
-// no call sets ending, the drain is undone one second after the first call.
+// Begin starts the drain, or joins the running drain. ending reports whether the pod is terminating.
+// If no call sets ending, the drain is undone one second after the first call.
 func (d *Drain) Begin(ending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

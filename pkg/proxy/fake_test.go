@@ -35,8 +35,8 @@ type fake struct {
 	onAnswer  func() // may be nil
 }
 
-// newFake returns a request for path whose user container responds with 200 immediately. fields
-// contains names and values.
+// newFake returns a request for path, to which the user container responds with 200 immediately.
+// fields contains names and values.
 func newFake(path string, fields ...string) *fake {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := (&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}).WithContext(ctx)

@@ -32,8 +32,8 @@ const (
 )
 
 // beginDrain starts a drain or joins the running drain (docs/promises.md 3.5). While the drain is
-// running, probes fail, and the engines notify clients to close their connections. ending states that
-// the pod is terminating.
+// running, probes fail, and the engines notify clients to close their connections. ending reports
+// whether the pod is terminating.
 func (s *sidecar) beginDrain(ending bool) {
 	s.proxy.Drain.Begin(ending)
 	s.http2.GoAway()

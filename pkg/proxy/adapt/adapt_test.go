@@ -282,7 +282,7 @@ func TestTimeoutAfterSlowUploadIsUnknown(t *testing.T) {
 	}
 }
 
-func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
+func TestErrorsReduceUnreachedLimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		requests, failed int
 		want             observation.LimitState
@@ -407,7 +407,7 @@ func send(l *Limiter, now time.Time, took time.Duration, r Result) time.Time {
 	return now
 }
 
-func TestSlowPhaseKeepsPathCounted(t *testing.T) {
+func TestSlowPhaseDoesNotMakePathLong(t *testing.T) {
 	l, now := New(Settings{Max: 50}), time.Unix(0, 0)
 	var s, fast Slot
 	for i := range 3000 {

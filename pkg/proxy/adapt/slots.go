@@ -275,7 +275,7 @@ func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 	l.controller.tick(now, waited)
 }
 
-// Move transfers the state of a request from one slot to another. The caller may reuse from afterwards.
+// Move transfers the state of a request from one slot to another. The caller may then reuse the first slot.
 func (l *Limiter) Move(from, to *Slot) {
 	*to = *from
 	from.active = false

@@ -34,7 +34,7 @@ type tally struct {
 	logTime, logSquares float64 // natural logarithms of the application times, and the squares of these logarithms
 }
 
-// note adds a response with an application time of took seconds. full states whether the limit was reached.
+// note adds a response with an application time of took seconds. full reports whether the limit was reached.
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
 	t.held += took

@@ -133,7 +133,7 @@ func (t *trial) variance() float64 {
 	return v
 }
 
-// A direction states whether a candidate is lower or higher than the base.
+// A direction indicates whether a candidate is lower or higher than the base.
 type direction int
 
 const (
