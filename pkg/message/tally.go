@@ -25,7 +25,7 @@ type Tally struct {
 	Immediate bool
 
 	// Restored is called by End with the number of lost items if items were reported since the last call
-	// to End. The number includes items that were not reported. Restored may be nil.
+	// to End. The number includes items that were not reported yet. Restored may be nil.
 	Restored func(items uint64)
 
 	reporting sync.Mutex            // held while Report or Restored is called

@@ -21,10 +21,10 @@ const (
 	queuedLines = 100
 )
 
-// timedCore is a core for outputs that may block, such as a pipe for standard error without a reader.
-// With an ordinary core, such an output would block requests, probes and the exit of the process. A
-// caller waits at most lineTime until its line is written. After a wait has timed out, further calls
-// return without waiting, until the output accepts a line again. If the queue is full,
+// timedCore is a zapcore.Core for outputs that may block, such as a pipe for standard error without a
+// reader. With an ordinary core, such an output would block requests, probes and the exit of the
+// process. A caller waits at most lineTime until its line is written. After a wait has timed out,
+// further calls return without waiting, until the output accepts a line again. If the queue is full,
 // lines are dropped, and the number of dropped lines is logged before the next line. The number of lines
 // that the sampler drops is logged at most once a minute.
 type timedCore struct {

@@ -38,9 +38,9 @@ func runtimeMemory(container int64) int64 {
 	return container - max(container/5, min(minOutside, container/2))
 }
 
-// limitMemory sets the memory limit of the Go runtime to runtimeMemory of the memory limit of the
-// container. Without this limit, the heap could grow until the kernel kills the process. If GOMEMLIMIT is
-// set, limitMemory does nothing.
+// limitMemory sets the memory limit of the Go runtime to the result of runtimeMemory for the container.
+// Without this limit, the heap could grow until the kernel kills the process. If GOMEMLIMIT is set,
+// limitMemory does nothing.
 func limitMemory(cgroup fs.FS) {
 	if limit := containerMemory(cgroup); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(runtimeMemory(limit))
@@ -48,8 +48,8 @@ func limitMemory(cgroup fs.FS) {
 }
 
 // memoryLimit returns the memory limit of the container in bytes, or 0 if there is no limit. If
-// GOMEMLIMIT is lower than runtimeMemory of this limit, memoryLimit returns the limit of the container
-// that corresponds to GOMEMLIMIT.
+// GOMEMLIMIT is lower than the result of runtimeMemory for the container, memoryLimit returns the
+// container limit for which the result would be GOMEMLIMIT.
 func memoryLimit(cgroup fs.FS) int64 {
 	limit, runtime := containerMemory(cgroup), debug.SetMemoryLimit(-1)
 	switch {

@@ -217,8 +217,8 @@ func (s *sidecar) listenFirst(port *config.Port, set control, hosts ...string) (
 	return ln, err
 }
 
-// isConfigError reports whether err shows that a port cannot be served because of the configuration
-// (docs/promises.md 3.9). In this case, the port is in use or the process lacks the permission.
+// isConfigError reports whether err is an error of the configuration (docs/promises.md 3.9), which means
+// that the port is in use or that the process lacks the permission.
 func isConfigError(err error) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)
 }
@@ -444,7 +444,7 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.start(func() error { return s.serveTLS(ctx, l.tls) })
 }
 
-// start calls run on a new goroutine. An error of run stops the process.
+// start calls run on a new goroutine. If run returns an error, the process stops.
 func (s *sidecar) start(run func() error) {
 	s.running.Go(func() {
 		if err := run(); err != nil {
@@ -467,8 +467,8 @@ const (
 	smallConnections = 256
 	smallHandshakes  = 64               // TLS handshakes, in addition to smallConnections
 	smallShake       = 32 << 10         // client bytes of a TLS handshake, such as a ClientHello of 2 KiB and a certificate chain
-	smallRequest     = 10 * time.Second // until the complete request is received
-	smallAnswer      = 30 * time.Second // from the end of the request until the response is sent; a merged scrape can wait 5 s for the app
+	smallRequest     = 10 * time.Second // time until the complete request is received
+	smallAnswer      = 30 * time.Second // time from the end of the request until the response is sent; a merged scrape can wait 5 s for the app
 	smallIdle        = 3 * time.Minute  // idle time between requests; longer than the usual scrape interval
 )
 
