@@ -65,7 +65,7 @@ func (w *writer) newBatcher() *export.Batcher[byte] {
 	})
 }
 
-// write writes a batch and returns the number of lines that are lost. If the writer fails, for
+// write writes a batch and returns the number of lines that were lost. If the writer fails, for
 // example because the disk is full, the rest of the batch is dropped, and later lines are still
 // written.
 func (w *writer) write(ctx context.Context, batch []byte, lines int) (lost int) {

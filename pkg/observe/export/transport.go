@@ -387,8 +387,8 @@ func (e *end) call(ctx context.Context, body ...[]byte) (int, error) {
 	return 0, r
 }
 
-// gRPC status codes that OTLP defines as retryable (OTLP 1.x, "Failures"). RESOURCE_EXHAUSTED is
-// missing because it is only retryable if the status details contain RetryInfo, which call does not
+// gRPC status codes that OTLP defines as retryable (OTLP 1.x, "Failures"). RESOURCE_EXHAUSTED is not
+// included, because it is only retryable if the status details contain RetryInfo, which call does not
 // parse.
 const (
 	grpcCancelled        = 1

@@ -9,7 +9,7 @@ import (
 )
 
 // Each request label has a fixed list of values, except for the route tag (tags.go). Values from the client
-// or the user container are only looked up in these lists.
+// or the user container are looked up in these lists and never used directly.
 
 // classes contains the classes of status codes, by the first digit. An invalid status code is counted as
 // 5xx, as RFC 9110 section 15 specifies for clients.
@@ -66,7 +66,7 @@ var reasons = func() (words []string) {
 	return append(words, "other")
 }()
 
-// placeOf maps each [observation.Reason] to an index in reasons. Two reasons may have the same word.
+// placeOf maps each [observation.Reason] to an index in reasons. Several reasons can have the same word.
 var placeOf = func() (places [observation.NumReasons]int) {
 	for r := range observation.NumReasons {
 		places[r] = slices.Index(reasons, r.String())

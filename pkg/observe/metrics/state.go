@@ -34,7 +34,7 @@ type state struct {
 	answers *table[histogram]
 }
 
-// first records that an event in startupEvents happened at the given time.
+// first records that an event in startupEvents happened at the given time, unless an earlier time is known.
 func (s *state) first(event int, at time.Time) {
 	n := max(1, int64(at.Sub(s.start)))
 	for {
