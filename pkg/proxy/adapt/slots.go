@@ -78,11 +78,11 @@ type Limiter struct {
 	longAfter      time.Duration // application time after which a request is long
 	responded      bool          // a response has arrived since Tick last exempted a long request
 	typical        float64       // estimated lower quartile of the application time in seconds, without streams and paths with mostly long requests
-	increased      time.Time     // when typical was last increased
-	shortened      time.Time     // when a request with an application time of at most typical last ended
+	increased      time.Time     // last time that typical was increased
+	shortened      time.Time     // last time that a request ended after an application time of at most typical
 	credit         float64       // maximum increase of log(typical)
 	polls          int           // running requests of paths with mostly long requests
-	polledAt       time.Time     // when a poll last ended while many polls were running
+	polledAt       time.Time     // last time that a poll ended while many polls were running
 	paths          paths
 }
 

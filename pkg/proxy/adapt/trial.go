@@ -41,7 +41,7 @@ const (
 	certainUp   = 2.5  // number of standard errors by which the powers must differ to end a trial of a higher limit early
 	certainDown = 3.0  // number of standard errors by which the powers must differ to end a trial of a lower limit early
 	precision   = 0.12 // a trial ends if the standard error of the power, divided by the step, is at most this value
-	doubt       = 0.25 // number of standard errors by which the power of the candidate must be greater to be better
+	doubt       = 0.25 // minimum difference between the powers for a better candidate, in standard errors
 	maxTurns    = 40   // maximum number of windows of the candidate
 	minTurns    = 4    // minimum number of pairs of windows from which the variance is estimated
 
@@ -472,7 +472,7 @@ func (o *outcome) loss(limit, base int) float64 {
 	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)
 }
 
-// isCostly reports whether the candidate has reduced the goodput of the trial by more than the share
+// isCostly reports whether the candidate has reduced the goodput of the trial by a share of more than
 // maxTrialLoss.
 func (t *trial) isCostly(base int, now time.Time) bool {
 	o := t.outcome(base)
