@@ -172,8 +172,8 @@ func (w *Watcher) renewPair() error {
 	if err != nil {
 		return err
 	}
-	// If the clock of the issuer is ahead, a new key pair becomes valid a few seconds later. It is checked
-	// again after the next interval.
+	// If the clock of the issuer is ahead, a new key pair is not valid for the first few seconds. It is
+	// checked again after the next interval.
 	now := time.Now()
 	if old != nil && old.checkValidity(now, true) == nil {
 		if err := next.checkValidity(now, false); err != nil {

@@ -594,7 +594,7 @@ func TestExpiryOfUsedPairIsReported(t *testing.T) {
 }
 
 // A pair that has expired is reported as in use only if there is no valid pair.
-func TestValidityErrorReportsUse(t *testing.T) {
+func TestValidityErrorReportsPairInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t, "ca")
 		dir := a.folder("valid")

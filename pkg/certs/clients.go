@@ -11,9 +11,8 @@ import (
 // clients send at most three.
 const maxChain = 5
 
-// errNoCertificate has the same text as the error of crypto/tls, because package netconn recognizes the error
-// by its text. crypto/tls returns its own error for a missing certificate in a full handshake.
-// errNoCertificate is returned if the client resumes a session that has no certificate.
+// errNoCertificate is returned if the client resumes a session that has no certificate. In a full handshake,
+// crypto/tls returns its own error. Both errors have the same text, by which package netconn recognizes them.
 var errNoCertificate = errors.New("client didn't provide a certificate")
 
 // VerifyClients configures a server to request client certificates and to verify them against

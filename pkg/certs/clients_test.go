@@ -56,7 +56,7 @@ func serverError(config, clientConfig *tls.Config) error {
 
 // A missing certificate causes the same error in a new session, which crypto/tls checks, and in a resumed
 // session.
-func TestMissingCertificateHasErrorOfCryptoTLS(t *testing.T) {
+func TestMissingCertificateErrorMatchesCryptoTLS(t *testing.T) {
 	server := newAuthority(t, "server")
 	config := &tls.Config{Certificates: []tls.Certificate{server.pair("server")}}
 	VerifyClients(config, x509.NewCertPool(), false)

@@ -28,7 +28,7 @@ func (w *Watcher) Config(base *tls.Config) *tls.Config {
 		return base
 	}
 
-	// Callers can read from this field that client certificates are requested. Handshakes use the
+	// Callers use this field to determine whether client certificates are requested. Handshakes use the
 	// configuration that GetConfigForClient returns.
 	base.ClientAuth = tls.RequireAndVerifyClientCert
 	if w.opts.ClientOptional {

@@ -1,4 +1,4 @@
-// Package fair limits concurrent work and divides it between clients.
+// Package fair limits concurrent work and divides it fairly between clients.
 package fair
 
 import (
@@ -25,7 +25,7 @@ var (
 // requested slot. If several slots qualify, the order depends on whether their holders have completed work.
 // If at least half of all holders, rounded down, have never completed work, the slots of these holders are
 // revoked first. Otherwise these slots are revoked last. Among slots that are equal in this respect, the slot
-// that has been idle for the longest time is revoked first, or for the shortest time if Options.Newest is set.
+// with the longest idle time is revoked first, or the slot with the shortest if Options.Newest is set.
 //
 // A Semaphore is safe for concurrent use.
 type Semaphore struct {

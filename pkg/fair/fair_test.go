@@ -203,7 +203,7 @@ func TestPatienceDependsOnCompletedWork(t *testing.T) {
 	})
 }
 
-// Three of five holders have not completed work. Their slots are revoked first because they are the majority.
+// Three of five holders have not completed work. Their slots are revoked first because these holders are the majority.
 func TestHoldersWithCompletedWorkKeepSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fair.New(fair.Options{Slots: 5, Queue: 10})

@@ -59,7 +59,7 @@ func (h Handshakes) Listener(ln net.Listener) net.Listener {
 type handshakes struct {
 	net.Listener
 	settings Handshakes
-	slots    *Semaphore // for connections that Accept has not returned
+	slots    *Semaphore // for connections that Accept has not returned yet
 
 	begin   sync.Once
 	done    chan accepted

@@ -41,7 +41,7 @@ func TestIncompleteHeaderTotalLimit(t *testing.T) {
 func TestHeaderLineLimit(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 10)
-	head := func(lines int) string { // the request line, Host and the empty line count
+	head := func(lines int) string { // lines includes the request line, Host and the empty line
 		return "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a:b\r\n", lines-3) + "\r\n"
 	}
 	c := dial(t, addr, "")

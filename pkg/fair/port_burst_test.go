@@ -68,7 +68,7 @@ func TestConnectionLimitIsFairToClients(t *testing.T) {
 			for range 10 {
 				dial(t, addr, text)
 			}
-			harness.NoError(t, ask(dial(t, addr, ""), "/"), "additional connection") // the server has seen all earlier connections
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), "additional connection") // the server has accepted all earlier connections
 		}
 	}
 	fmt.Fprint(half, "t: a\r\n\r\n")

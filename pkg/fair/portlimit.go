@@ -1,5 +1,5 @@
-// File portlimit.go limits the connections of ports that any client can reach but only a few
-// clients need, such as ports for statistics, metrics and hooks.
+// This file limits the connections to ports that any client can reach but only a few clients need,
+// such as ports for statistics, metrics and hooks.
 
 package fair
 
@@ -29,7 +29,7 @@ type PortLimits struct {
 
 const (
 	// maxPatience is the maximum time that a connection must be idle before it can be closed to make room
-	// for another connection. The connection is not closed immediately because a request may be in transit.
+	// for another connection. The connection is not closed immediately, because a request may be in transit.
 	maxPatience = time.Second
 	// maxWait is the maximum time that a new connection waits for a slot.
 	maxWait = 2 * maxPatience
@@ -193,7 +193,7 @@ func (l *PortLimit) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// forgetHead resets the size of the incomplete header of a connection and subtracts it from l.heads. l.mu must be held.
+// forgetHead subtracts the size of the incomplete header of a connection from l.heads and resets it. l.mu must be held.
 func (l *PortLimit) forgetHead(t *trackedConn) {
 	l.heads -= t.head
 	t.head, t.lines = 0, 0

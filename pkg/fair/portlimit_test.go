@@ -142,7 +142,7 @@ func TestConnectionLimitKeepsUsedConnection(t *testing.T) {
 			for range 6 {
 				dial(t, addr, text)
 			}
-			harness.NoError(t, ask(dial(t, addr, ""), "/"), "additional connection") // the server has seen all earlier connections
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), "additional connection") // the server has accepted all earlier connections
 		}
 	}
 }

@@ -26,7 +26,7 @@ func Unknown(what, word string, known []string, tolerance func(known string) int
 	return fmt.Errorf("unknown %s %q: did you mean %q?", what, word, suggestion)
 }
 
-// UnknownWord is like [Unknown] for words such as commands and flags. It allows one edit for each three
+// UnknownWord is like [Unknown] for words such as commands and flags. It allows one edit for every three
 // bytes of the known word, and at most two edits.
 func UnknownWord(what, word string, known []string) error {
 	return Unknown(what, word, known, func(k string) int { return min(2, len(k)/3) })

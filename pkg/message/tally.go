@@ -25,7 +25,7 @@ type Tally struct {
 	Immediate bool
 
 	// Restored is called by End with the number of lost items if items were reported since the last call
-	// to End. The number includes items that were not reported. Restored may be nil.
+	// to End. The number includes items that were not reported yet. Restored may be nil.
 	Restored func(items uint64)
 
 	reporting sync.Mutex            // held while Report or Restored is called
@@ -100,7 +100,7 @@ func (t *Tally) take() (items uint64) {
 // End.
 func (t *Tally) End() {
 	if !t.reporting.TryLock() {
-		return // the report is not written yet; a later call to End follows it
+		return // a report is still being written; a later call to End calls Restored
 	}
 	defer t.reporting.Unlock()
 	if items := t.end(); items > 0 && t.Restored != nil {

@@ -9,7 +9,7 @@ type GRPCStatus uint8
 // NumGRPCStatuses is the number of values of GRPCStatus, including the zero value.
 const NumGRPCStatuses = int(GRPCMissing) + 1
 
-// Values of GRPCStatus. The values for the status codes are the code plus 1.
+// Values of GRPCStatus. The value for a status code is the code plus 1.
 const (
 	grpcOK      GRPCStatus = 1                         // the status code 0; the other codes follow
 	GRPCOther   GRPCStatus = numGRPCCodes + grpcOK     // the grpc-status is not one of the status codes

@@ -11,8 +11,8 @@ type Holder struct {
 	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
 }
 
-// AppRequests counts the client requests in the user container. It does not include slots that are held after a
-// client disconnected.
+// AppRequests counts the client requests in the user container. It does not include aborted requests for which a slot
+// is held.
 type AppRequests struct {
 	Pending    int       // number of requests without a response
 	Responding int       // number of requests whose response has begun, without upgraded connections

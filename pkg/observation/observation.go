@@ -72,7 +72,7 @@ func (o *Observation) LogTraceID() string {
 	if id := o.Exchange.Header("X-B3-Traceid"); isTraceID(id) {
 		return id
 	}
-	if id, _, ok := strings.Cut(o.Exchange.Header("B3"), "-"); ok && isTraceID(id) { // a value without - contains only the sampling decision
+	if id, _, ok := strings.Cut(o.Exchange.Header("B3"), "-"); ok && isTraceID(id) { // a value without "-" contains only the sampling decision
 		return id
 	}
 	return ""
@@ -84,7 +84,7 @@ func isTraceID(id string) bool {
 	return id != "" && len(id) <= digits && strings.Trim(id, "0123456789abcdefABCDEF") == ""
 }
 
-// Queued returns the time for which the request waited for a slot.
+// Queued returns how long the request waited for a slot.
 func (o *Observation) Queued() time.Duration {
 	if o.Slot.IsZero() {
 		return o.End.Sub(o.Start)

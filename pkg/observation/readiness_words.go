@@ -5,7 +5,7 @@ package observation
 // (docs/promises.md 2.4).
 type ReadinessWord string
 
-// Reasons about a probe.
+// Reasons that describe the result of a probe.
 const (
 	WordPending       ReadinessWord = "pending"       // no attempt has ended
 	WordRefused       ReadinessWord = "refused"       // nothing listens on the port
@@ -23,7 +23,7 @@ const (
 	WordLocal         ReadinessWord = "local"         // the sidecar has no file descriptor, no local port or no memory for the connection
 )
 
-// Reasons about the caller of Ready.
+// Reasons that do not describe a probe.
 const (
 	WordCrowded ReadinessWord = "crowded" // too many callers are waiting
 	WordStopped ReadinessWord = "stopped" // the process is terminating

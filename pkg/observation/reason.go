@@ -13,10 +13,10 @@ const (
 	QueueTimeout                // the request waited too long for a slot
 	Overload                    // the memory budget for requests is exhausted
 	NotReady                    // the user container is not ready (probes only)
-	Draining                    // the pod terminates
+	Draining                    // the pod is terminating
 	RequestTimeout              // the timeout of the whole request expired
 	ResponseStartTimeout        // the first byte of the response did not arrive in time
-	IdleTimeout                 // no byte was transferred in time, in either direction
+	IdleTimeout                 // no byte was transferred in either direction in time
 	ClientSlow                  // a timeout expired while the sidecar waited for the request body, or for the client to read the response
 	AppUnreachable              // the user container does not accept connections on its port
 	Local                       // the sidecar has no file descriptor, no local port or no memory for a connection to the user container

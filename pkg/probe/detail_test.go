@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Without the limit, an app that responds to a probe with 100 KiB of another protocol causes a log line and a status
-// page of this size.
+// Without the limit, an app that responds to a probe with 100 KiB of another protocol would cause a log line and a
+// status page of this size.
 func TestDetailTruncatesInvalidResponse(t *testing.T) {
 	app := newRawApp(t, "127.0.0.1:0", text(strings.Repeat("é\x00", 30<<10)+"\r\n\r\n"))
 	changes := make(chan string, 1)

@@ -63,9 +63,9 @@ func wordOf(err error) observation.ReadinessWord {
 	return observation.WordGarbage
 }
 
-// noLocalPort reports whether a dial failed because the host has no free local port for the connection.
-// The error is EADDRNOTAVAIL. noLocalPort returns false for IPv6 addresses such as [::1], because this
-// error may then mean that the host does not support IPv6.
+// noLocalPort reports whether a dial failed with EADDRNOTAVAIL because the host has no free local port
+// for the connection. It returns false for IPv6 addresses such as [::1], because the error may then
+// mean that the host does not support IPv6.
 func noLocalPort(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || !errors.Is(err, syscall.EADDRNOTAVAIL) {

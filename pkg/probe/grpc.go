@@ -83,7 +83,7 @@ func newGRPCAttempt(a *GRPCAction) (try attemptFunc, where string) {
 // givenUp returns an error that wraps context.DeadlineExceeded if the timeout of the server caused err. Otherwise
 // it returns err. The server has the same timeout and may reset the stream before ctx is done.
 func givenUp(ctx context.Context, err error) error {
-	const apart = 10 * time.Millisecond // maximum difference because of rounding in both programs and the network delay
+	const apart = 10 * time.Millisecond // maximum difference between the two deadlines, caused by rounding and the network delay
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == observation.WordGarbage {
 		return fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // the cause is the timeout
 	}

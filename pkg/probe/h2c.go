@@ -10,7 +10,7 @@ import (
 )
 
 // detect returns an attempt that sends a probe over h2c with prior knowledge, and then over HTTP/1.1 if the first
-// probe does not pass. After a probe has passed, attempts only use its protocol, until one of them fails
+// probe does not pass. After a probe has passed, later attempts only use its protocol until an attempt fails
 // (docs/promises.md 2.3). Both probes send the same request with the header fields that the user configured.
 //
 // The probe over h2c has half of the timeout, because an HTTP/1.1 application may not respond to the HTTP/2 preface.

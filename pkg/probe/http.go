@@ -85,8 +85,8 @@ func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		_ = conn.Close()
 		if secure != nil {
-			// If the server sends a TLS alert, the transport may return the alert or an error from writing the
-			// request. A read then returns the alert.
+			// If the server sends a TLS alert, the transport returns the alert or a write error. After a write
+			// error, a read returns the alert.
 			if _, cause := secure.Read(make([]byte, 1)); wordOf(cause) == observation.WordTLS {
 				err = cause
 			}
@@ -110,8 +110,8 @@ func (b *lastBody) Close() error {
 // tlsConnKey is the context key for a **tls.Conn, in which dialTLS stores its result.
 type tlsConnKey struct{}
 
-// dialTLS returns a dialFunc that also does the TLS handshake. The function returns handshake errors as failures with
-// the word WordTLS, to distinguish them from other errors of a connection.
+// dialTLS returns a dialFunc that also performs the TLS handshake. The dialFunc returns handshake errors as failures
+// with the word WordTLS, to distinguish them from other errors of a connection.
 func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 	var alpn []string
 	if protocols.HTTP2() {
@@ -144,8 +144,8 @@ func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 // ownPorts contains the ports of the sidecar.
 type ownPorts []int
 
-// checkRedirect follows redirects to the same host, except for the ports of the sidecar. If a redirect is not
-// followed, the redirect is the response.
+// checkRedirect allows redirects to the same host, except to the ports of the sidecar. For other hosts and for these
+// ports, the client returns the redirect as the response.
 func (own ownPorts) checkRedirect(req *http.Request, via []*http.Request) error {
 	if own.elsewhere(req.URL, via[0].URL) != "" {
 		return http.ErrUseLastResponse
@@ -236,8 +236,8 @@ func escapeQuery(query string) string {
 	return b.String()
 }
 
-// requestOf returns the request of the probe. The header fields in a replace the default fields. An empty Accept
-// removes the field.
+// requestOf returns the request of the probe. The header fields of the action replace the default fields. An empty
+// Accept removes the field.
 func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 	req := &http.Request{Method: http.MethodGet, URL: target, Header: http.Header{}}
 	for _, h := range a.HTTPHeaders {

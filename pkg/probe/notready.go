@@ -15,7 +15,7 @@ func detail(err error) string { return message.Truncate(err.Error(), maxDetail) 
 
 // notReady is the error that [Prober.Ready] returns. It is immutable.
 type notReady struct {
-	Word  observation.ReadinessWord // WordCrowded, WordStopped, WordPending if the caller left before the first result, or ""
+	Word  observation.ReadinessWord // WordCrowded, WordStopped, WordPending if the caller stopped waiting before the first result, or ""
 	State observation.Readiness     // state when the error was created
 	cause error                     // cancellation cause of the context passed to Ready, or nil
 }

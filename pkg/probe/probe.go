@@ -22,7 +22,7 @@ import (
 
 // A Probe contains the fields of a Kubernetes core/v1 Probe. A zero value means unset, as in Kubernetes.
 type Probe struct {
-	Exec      *ExecAction      `json:"exec,omitempty"` // not supported; parsed so that the error message can contain it
+	Exec      *ExecAction      `json:"exec,omitempty"` // not supported; parsed so that Parse can return an error for it
 	HTTPGet   *HTTPGetAction   `json:"httpGet,omitempty"`
 	TCPSocket *TCPSocketAction `json:"tcpSocket,omitempty"`
 	GRPC      *GRPCAction      `json:"grpc,omitempty"`
@@ -62,8 +62,8 @@ type TCPSocketAction struct {
 	Host string `json:"host,omitempty"` // "" means 127.0.0.1, then [::1]
 }
 
-// OtherHost returns the host field of the probe and the path of this field if the host is set and is not localhost,
-// 127.0.0.1, ::1 or an unspecified address. Otherwise it returns empty strings.
+// OtherHost returns the path of the host field of the probe, and the host. It returns empty strings if the host is not
+// set, or if it is localhost, 127.0.0.1, ::1 or an unspecified address.
 func (p *Probe) OtherHost() (field, host string) {
 	switch {
 	case p.HTTPGet != nil:
@@ -227,12 +227,12 @@ func value[T any](l *problems, field string, text json.RawMessage, into *T, want
 	}
 }
 
-// validate applies the Kubernetes rules for a readiness probe that are relevant for a sidecar (docs/promises.md
+// validate applies the Kubernetes rules for a readiness probe that are relevant to a sidecar (docs/promises.md
 // 2.1): exactly one handler, which is not exec; numbers that are not negative; ports from 1 to 65535; valid
 // schemes, hosts and header fields.
 //
-// Some probes are valid in Knative and not in Kubernetes. validate accepts a scheme in lower case, a header name
-// with an underscore, and terminationGracePeriodSeconds, which is ignored.
+// Some probes are valid in Knative but not in Kubernetes. Therefore validate also accepts a scheme in lower case,
+// a header name with an underscore, and terminationGracePeriodSeconds, which is ignored.
 func (p Probe) validate(l *problems) {
 	handlers := 0
 	handler := func(kind string) {

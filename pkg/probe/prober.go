@@ -40,7 +40,7 @@ type Options struct {
 	// OwnPorts contains the ports of the sidecar. Redirects to them are not followed.
 	OwnPorts []int
 
-	// OnChange is called when the readiness or its reason changes, also during a run. Calls are
+	// OnChange is called when the readiness or its reason changes, even during a run. Calls are
 	// sequential. After 10 calls in quick succession, OnChange is called at most once per second with the
 	// latest state. OnChange must not block. It may call State, but not Ready or Stop. It may be nil.
 	OnChange func(Change)
@@ -233,8 +233,8 @@ func (p *Prober) answer(r *run) {
 	close(r.done)
 }
 
-// settle runs a probe until it is ready or the maximum duration of a run has passed. It reports whether the probe is
-// ready.
+// settle makes one attempt in standard mode. In aggressive mode, it makes attempts until the probe is ready or runTime
+// has passed. It reports whether the probe is ready.
 func (p *Prober) settle(t *target) bool {
 	ctx := p.life
 	if t.aggressive {
@@ -412,8 +412,8 @@ func (p *Prober) notifyLater() {
 	p.notify()
 }
 
-// sleepUntil waits until t and returns true. If ctx is done before t, it returns false. If the deadline
-// of ctx is not after t, it waits until ctx is done and returns false.
+// sleepUntil waits until t and returns true. If ctx is done before t, it returns false. If ctx has a
+// deadline that is not after t, it waits until ctx is done and returns false.
 func sleepUntil(ctx context.Context, t time.Time) bool {
 	if end, ok := ctx.Deadline(); ok && !t.Before(end) {
 		<-ctx.Done()

@@ -23,7 +23,7 @@ var (
 	status500 = &failure{word: observation.WordStatus, code: 500, err: errors.New("HTTP status 500")}
 )
 
-// A script is a user container in memory. It records the attempts, and calls then for the result of each attempt.
+// A script is a user container in memory. It records the attempts, and calls s.then for the result of each attempt.
 type script struct {
 	mu    sync.Mutex
 	begun time.Time
@@ -107,7 +107,7 @@ func start(t *testing.T, o Options, scripts ...*script) *Prober {
 	return p
 }
 
-// asking returns a script and a Prober for it.
+// asking returns s and a Prober for it.
 func asking(t *testing.T, s *script) (*script, *Prober) {
 	t.Helper()
 	return s, start(t, Options{}, s)
@@ -239,7 +239,7 @@ func TestSuccessThresholdCountsConsecutivePasses(t *testing.T) {
 	})
 }
 
-func TestUnreachableThresholdReturnsThreshold(t *testing.T) {
+func TestRunBelowThresholdFailsWithThreshold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := asking(t, aggressive(1000, always(nil)))
 		wantWord(t, p.Ready(t.Context()), observation.WordThreshold)

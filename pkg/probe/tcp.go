@@ -41,8 +41,9 @@ func hostOf(named string) (string, *dialer) {
 	return bare(named), &dialer{}
 }
 
-// dial opens a connection. If both dials fail, it returns the error for 127.0.0.1. If the host
-// does not support IPv4, it returns the error for [::1].
+// dial opens a connection. If bothLoopbacks is true and no server listens on 127.0.0.1, it also dials
+// [::1]. If both dials fail, it returns the error for 127.0.0.1, or the error for [::1] if the host
+// does not support IPv4.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := connect(ctx, network, address)
 	missing := errors.Is(err, syscall.ENETUNREACH)
@@ -74,9 +75,9 @@ func nothingListens(err error) bool {
 }
 
 // connect dials an address. A connection to a loopback address is usually accepted or refused immediately. The first
-// dial therefore uses a context that cannot be canceled, and package net starts no goroutine that waits for it. This
-// reduces the cost of a refused attempt by a third. If the first dial times out, for example because the backlog is
-// full, connect dials again with ctx.
+// dial therefore uses a context that cannot be canceled, so that package net does not start a goroutine to wait for
+// the context. This reduces the cost of a refused attempt by a third. If the first dial times out, for example because
+// the backlog is full, connect dials again with ctx.
 func connect(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
 	if to, err := netip.ParseAddrPort(address); err == nil && to.Addr().IsLoopback() && ctx.Err() == nil {

@@ -237,11 +237,11 @@ func TestResultOfHeldExchange(t *testing.T) {
 		took, held time.Duration
 		want       adapt.Result
 	}{
-		"response to a disconnected client":         {observation.ClientGone, true, time.Second, time.Second, adapt.Late},
-		"response because the client disconnected":  {observation.ClientGone, true, time.Second, 10 * time.Millisecond, adapt.Unfinished},
-		"no response to a disconnected client":      {observation.ClientGone, false, time.Second, time.Second, adapt.Unfinished},
-		"response after the timeout":                {observation.RequestTimeout, true, time.Second, time.Second, adapt.TimedOut},
-		"response after a timeout of its beginning": {observation.ResponseStartTimeout, false, time.Second, time.Second, adapt.TimedOut},
+		"response to a disconnected client":        {observation.ClientGone, true, time.Second, time.Second, adapt.Late},
+		"response because the client disconnected": {observation.ClientGone, true, time.Second, 10 * time.Millisecond, adapt.Unfinished},
+		"no response to a disconnected client":     {observation.ClientGone, false, time.Second, time.Second, adapt.Unfinished},
+		"response after the request timeout":       {observation.RequestTimeout, true, time.Second, time.Second, adapt.TimedOut},
+		"no response after response start timeout": {observation.ResponseStartTimeout, false, time.Second, time.Second, adapt.TimedOut},
 		"drain": {observation.Draining, true, time.Second, time.Second, adapt.Unknown},
 	} {
 		harness.Equal(t, heldResult(c.reason, c.answered, c.took, c.held), c.want, name)

@@ -21,14 +21,15 @@ const (
 )
 
 // The range of a pushback in milliseconds. The value is random so that clients do not all retry at
-// the same time. Without a pushback, clients retry UNAVAILABLE by their own policies, often immediately.
+// the same time. Without a pushback, clients retry UNAVAILABLE according to their own policies, often
+// immediately.
 const (
 	minPushback = 500
 	maxPushback = 1500
 )
 
-// retryAfter is the value of Retry-After in seconds. The field is sent if the queue or the memory
-// is full, or if the queue timeout has expired.
+// retryAfter is the value of Retry-After in seconds. The field is sent if the queue is full, if there
+// is not enough memory, or if the queue timeout has expired.
 const retryAfter = "1"
 
 // answer is a response that the sidecar generates. It implements [transport.Answer]. The Proxy-Status
@@ -94,7 +95,7 @@ func (a *answer) Fields(yield func(name, value string)) {
 }
 
 // answerFor returns the response to a request that failed. The response to a gRPC call has the
-// status 200, and a grpc-status that contains the error.
+// status 200 and reports the error in grpc-status.
 func answerFor(o *observation.Observation, x transport.Exchange) answer {
 	reason := o.Reason
 	if contentType := x.Header(transport.ContentType); transport.IsGRPC(contentType) {
@@ -152,7 +153,7 @@ func grpcExpired(timeout string, elapsed time.Duration) bool {
 	return known && err == nil && elapsed/unit >= time.Duration(n)
 }
 
-// answerProbe returns the response to a probe for the sidecar.
+// answerProbe returns the response to a probe that is not forwarded.
 func (p *Proxy) answerProbe(kind observation.Kind, x transport.Exchange) answer {
 	if p.Drain.Draining() {
 		return plain(observation.Draining)

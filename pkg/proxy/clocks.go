@@ -16,9 +16,9 @@ type Clocks struct {
 	FirstByteOnly bool          // Request only applies until the response begins
 	ResponseStart time.Duration // maximum time until the response begins
 	Idle          time.Duration // maximum time between two bytes in either direction
-	Body          time.Duration // until the next byte of a request body that is being forwarded arrives; applies until the response begins
-	Send          time.Duration // until the client accepts a part of the response that is being written
-	Queue         time.Duration // until the request gets a slot
+	Body          time.Duration // maximum time until the next byte of a request body that is being forwarded; applies until the response begins
+	Send          time.Duration // maximum time until the client accepts a part of the response
+	Queue         time.Duration // maximum time until the request gets a slot
 }
 
 // deadlines computes when a request expires. It has no timer. A [transport.Canceler] calls NextExpiry, and sets a
@@ -29,7 +29,7 @@ type deadlines struct {
 	most   time.Duration // maximum duration of the request, including a tunnel; 0 means that only the timeouts in clocks apply
 	active atomic.Int64  // time of the last byte, in nanoseconds after start
 
-	phase  atomic.Uint32 // the current Phase, which decides which timeouts apply
+	phase  atomic.Uint32 // the current Phase, which determines the timeouts that apply
 	forced atomic.Uint32 // a Reason set by end, such as the deadline of the drain
 
 	bodyLimited atomic.Bool // ExpectBody was called

@@ -16,14 +16,14 @@ const undoAfter = time.Second
 
 // DrainSettings contains the settings of a drain (docs/promises.md 3.5).
 type DrainSettings struct {
-	Quiet    time.Duration // the drain ends only after this time without a new request
+	Quiet    time.Duration // minimum time without a new request before the drain ends
 	Deadline time.Duration // maximum duration; 0 means no limit
 	Min      time.Duration // minimum duration
 
 	WaitForStreams bool // also wait for streams
 }
 
-// A streamKind states whether an exchange is a stream. A drain does not wait for streams unless
+// A streamKind indicates whether an exchange is a stream. A drain does not wait for streams unless
 // [DrainSettings.WaitForStreams] is set, because the app ends its streams when it receives SIGTERM
 // (docs/promises.md 3.5).
 type streamKind uint8
@@ -58,7 +58,7 @@ type drainEntry struct {
 // A drain in the state closing rejects new requests, because the app is being stopped.
 type Drain struct {
 	settings DrainSettings
-	begun    atomic.Bool // Begin was called and the drain has not been undone; only a hint, the fields below mu decide
+	begun    atomic.Bool // Begin was called and the drain has not been undone; only a hint; the fields below mu are authoritative
 
 	mu      sync.Mutex
 	serving context.Context    // canceled when the drain begins
@@ -67,8 +67,8 @@ type Drain struct {
 	ending  bool               // the pod is terminating; the drain is not undone
 	closing bool               // only streams are in flight, and new requests are rejected
 	over    bool               // Abort was called; new requests end immediately
-	settled chan struct{}      // closed when the drain waits for no request in flight; nil if no goroutine waits
-	arrived time.Time          // when the last request that resets the quiet period started
+	settled chan struct{}      // closed when the drain no longer waits for any request in flight; nil if no goroutine waits
+	arrived time.Time          // start of the last request that resets the quiet period
 	flights int                // number of requests in flight
 	streams int                // number of flights that are streams
 	head    *RequestState      // requests in flight, oldest first
@@ -94,8 +94,8 @@ func (d *Drain) while(ctx context.Context) (_ context.Context, cancel func()) {
 	return ctx, func() { stop(); end() }
 }
 
-// Begin starts the drain, or joins the running drain. ending states that the pod is terminating. If
-// no call sets ending, the drain is undone one second after the first call.
+// Begin starts the drain, or joins the running drain. ending reports whether the pod is terminating.
+// If no call sets ending, the drain is undone one second after the first call.
 func (d *Drain) Begin(ending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -255,8 +255,8 @@ func (d *Drain) Flights() (n int, oldest time.Time) {
 	return d.flights, oldest
 }
 
-// Streams returns the number of streams in flight. The running drain, or the next one, does not
-// wait for them unless WaitForStreams is set.
+// Streams returns the number of streams in flight. A drain does not wait for them unless
+// WaitForStreams is set.
 func (d *Drain) Streams() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

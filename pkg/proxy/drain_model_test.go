@@ -23,7 +23,7 @@ type drainCase struct {
 	hooks, signals         int // Begin(false) and Begin(true), each with a Wait
 	requests, probes       int // requests that arrive and end; probes of the kubelet do not reset the quiet period
 	streams                int // requests in flight that become streams
-	asks                   int // queue probes; if it is 0, all checks run after each step
+	asks                   int // queue probes; 0 means that all checks run after each step
 	hangUps                int // number of times that all waiters cancel
 	runs                   int // expected number of orders; the test fails if it tries another number
 }
@@ -47,7 +47,7 @@ type drainModel struct {
 	aborted  bool
 }
 
-// verdict returns the outcome of a wait that ends now, or "" if it continues.
+// verdict returns the outcome of a wait that ends now, or "" if the wait continues.
 func (m *drainModel) verdict() string {
 	switch {
 	case !m.draining:

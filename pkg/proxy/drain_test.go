@@ -97,7 +97,7 @@ func TestDrainSIGTERMAfterPreStopIsFinal(t *testing.T) {
 		time.Sleep(1 * time.Nanosecond)
 		harness.Equal(t, d.Draining(), true, "draining after undoAfter")
 		sigterm := wait(d)
-		// There is one drain, and its times begin with the preStop hook.
+		// Both calls wait for the same drain, which began with the preStop hook.
 		harness.Equal(t, <-preStop, ended{Drained, 30 * time.Second}, "wait of the preStop hook")
 		harness.Equal(t, <-sigterm, ended{Drained, 29 * time.Second}, "wait after SIGTERM")
 	})
@@ -292,7 +292,7 @@ func TestAbortEndsAndNotifiesRequests(t *testing.T) {
 	})
 }
 
-// looker checks another request when it is notified.
+// looker is an exchange whose method Notify records whether another request has ended.
 type looker struct {
 	*fake
 	other *RequestState

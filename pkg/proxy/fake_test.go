@@ -35,8 +35,8 @@ type fake struct {
 	onAnswer  func() // may be nil
 }
 
-// newFake returns a request for path whose user container responds with 200 immediately. fields
-// contains names and values.
+// newFake returns a request for path, to which the user container responds with 200 immediately.
+// fields contains names and values.
 func newFake(path string, fields ...string) *fake {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := (&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}).WithContext(ctx)
@@ -88,7 +88,7 @@ func (f *fake) Forward(s transport.State) transport.Result {
 func (d *deadlines) expired() observation.Reason { return reasonOf(d.Expiry()) }
 
 // sleepUntil waits until done is closed or the request ends. It returns true if done is closed, and
-// otherwise the error of Wait.
+// otherwise false and the error of Wait.
 func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, error) {
 	for {
 		if f.request.Context().Err() != nil {

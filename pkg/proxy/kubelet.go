@@ -61,9 +61,9 @@ func (k *kubeletPlaces) leave(peer netip.Addr) {
 var notOfKubelets = [...]string{transport.Upgrade, transport.XForwardedFor, transport.Forwarded, knative.ProxyRequest}
 
 // kubeletPeer returns the client address of a request that can run outside the limit. ok is
-// false if the request is handled as traffic. It is the only function that makes this
-// decision. Each engine reports in Line.Open whether the client can send more data for the same
-// request. A field counts even if its first line is empty, because a proxy may add a second line.
+// false if the request is handled as traffic. No other function makes this decision. A request
+// for which the client can send more data (Line.Open) is traffic. A field is considered present
+// even if its first line is empty, because a proxy may add a second line.
 func kubeletPeer(x transport.Exchange) (peer netip.Addr, ok bool) {
 	line := x.Line()
 	if line.Open {

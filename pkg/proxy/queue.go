@@ -19,7 +19,7 @@ import (
 // maximum as long as the queue is not empty.
 //
 // An adaptive limit applies to the requests that are running in the user container. Other
-// requests only count towards maxRunning (docs/promises.md 3.1).
+// requests with a slot, such as streams, only count toward maxRunning (docs/promises.md 3.1).
 type Limit struct {
 	maxRunning, maxWaiting int
 
@@ -296,14 +296,12 @@ func resultOf(o *observation.Observation) adapt.Result {
 	}
 }
 
-// abortTime is a divisor of the duration of a request until the client disconnected. If the user
-// container responds within 1/abortTime of this duration after the disconnect, the response is
-// regarded as a result of the disconnect.
+// abortTime limits the time in which a response is regarded as a result of the disconnect of the
+// client. The limit is the duration of the exchange before the disconnect, divided by abortTime.
 const abortTime = 8
 
 // heldResult returns the result of a held exchange for an adaptive limit. reason is the reason of
-// the abort, took is the duration of the exchange before the abort, and held is the duration after
-// it.
+// the abort. took and held are the durations of the exchange before and after the abort.
 func heldResult(reason observation.Reason, answered bool, took, held time.Duration) adapt.Result {
 	switch {
 	case reason == observation.RequestTimeout || reason == observation.ResponseStartTimeout:

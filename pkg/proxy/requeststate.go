@@ -126,9 +126,9 @@ func (state *RequestState) becomeStream() {
 // field, or "" if there is none. The media type determines whether the response is a stream
 // (docs/promises.md 3.5).
 //
-// An engine calls Respond at most once per request, on any goroutine, and Forward returns after
-// Respond has returned. The HTTP/2 engine calls it on the goroutine that reads the connection to
-// the user container.
+// An engine calls Respond at most once per request, on any goroutine, and Forward does not return
+// before Respond has returned. The HTTP/2 engine calls Respond on the goroutine that reads the
+// connection to the user container.
 func (state *RequestState) Respond(contentType string) {
 	state.enter(observation.Streaming)
 	switch {

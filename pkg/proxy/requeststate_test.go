@@ -33,7 +33,7 @@ func TestTimeoutsApplyInTheirPhases(t *testing.T) {
 		runs   [5]bool // whether the timeout applies in each phase
 	}{
 		{"none", Clocks{}, observation.OK, [5]bool{}},
-		{"scope alone", Clocks{FirstByteOnly: true}, observation.OK, [5]bool{}},
+		{"FirstByteOnly without a timeout", Clocks{FirstByteOnly: true}, observation.OK, [5]bool{}},
 		{"request", Clocks{Request: d}, observation.RequestTimeout, [5]bool{true, true, true, true, false}},
 		{"request until the first byte", Clocks{Request: d, FirstByteOnly: true}, observation.RequestTimeout, [5]bool{true, true, true, false, false}},
 		{"response start", Clocks{ResponseStart: d}, observation.ResponseStartTimeout, [5]bool{true, true, true, false, false}},

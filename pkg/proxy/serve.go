@@ -46,8 +46,8 @@ type Proxy struct {
 	kubelet kubeletPlaces
 }
 
-// Exclude selects health checks and scrapes by other tools, which do not count as load
-// (docs/promises.md 3.10). The zero value excludes nothing.
+// Exclude selects requests that do not count as load, such as health checks and scrapes by other
+// tools (docs/promises.md 3.10). The zero value excludes nothing.
 type Exclude struct {
 	Paths      []string // exact paths, or prefixes that end in '*'
 	UserAgents []string // prefixes
@@ -84,7 +84,7 @@ func (p *Proxy) Refuse(x transport.Exchange, status int) {
 	p.Observe(o)
 }
 
-// NewState returns the memory for the requests of an exchange.
+// NewState returns a state that an exchange can reuse for sequential requests.
 func (p *Proxy) NewState() transport.State { return new(RequestState) }
 
 // Draining reports whether a drain is running.
@@ -134,7 +134,7 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	}
 	p.Drain.arrive(x, state, fresh)
 	defer p.Drain.leave(state)
-	if fresh { // only requests that reset the quiet period count for the autoscaler
+	if fresh { // the statistics only include requests that reset the quiet period
 		p.Stats.In(o.Start, o.Proxied)
 	}
 	held := false
@@ -211,7 +211,7 @@ func send(x transport.Exchange, a answer) (status int, size int64, rpc observati
 }
 
 // forward waits for a slot and holds the slot until the exchange with the user container has ended.
-// held reports whether hold releases the slot later.
+// If held is true, hold releases the slot later.
 func (p *Proxy) forward(limit *Limit, counted bool, x transport.Exchange, state *RequestState, o *observation.Observation) (held bool) {
 	if state.rejected != observation.OK {
 		o.Reason, o.Reset = state.rejected, state.reset

@@ -580,7 +580,7 @@ func TestGRPCStatusOfSidecarIsObserved(t *testing.T) {
 	}
 }
 
-func TestGRPCStatusOfOtherResponseIsIgnored(t *testing.T) {
+func TestGRPCStatusOfTextResponseIsIgnored(t *testing.T) {
 	for mediaType, want := range map[string]string{transport.GRPC: "UNAVAILABLE", "text/plain": ""} {
 		h := newTestProxy()
 		f := newFake("/")

@@ -35,12 +35,12 @@ func TestDrainDoesNotWaitForStreams(t *testing.T) {
 		{"events", "GET", "", "text/event-stream", false, ended{OnlyStreams, 30 * time.Second}},
 		{"events with a charset", "GET", "", "Text/Event-Stream ; charset=utf-8", false, ended{OnlyStreams, 30 * time.Second}},
 		{"a gRPC stream", "POST", "application/grpc+proto", "application/grpc", false, ended{OnlyStreams, 30 * time.Second}},
-		{"events, waited for", "GET", "", "text/event-stream", true, ended{Drained, 100 * time.Second}},
-		{"events that answer a POST", "POST", "", "text/event-stream", false, ended{Drained, 100 * time.Second}},
-		{"a media type that begins so", "GET", "", "text/event-streams", false, ended{Drained, 100 * time.Second}},
+		{"events with DRAIN_STREAMS", "GET", "", "text/event-stream", true, ended{Drained, 100 * time.Second}},
+		{"events in response to POST", "POST", "", "text/event-stream", false, ended{Drained, 100 * time.Second}},
+		{"a media type with the same prefix", "GET", "", "text/event-streams", false, ended{Drained, 100 * time.Second}},
 		{"a download", "GET", "", "application/octet-stream", false, ended{Drained, 100 * time.Second}},
 		{"gRPC response to another request", "GET", "", "application/grpc", false, ended{Drained, 100 * time.Second}},
-		{"a gRPC call that is refused", "POST", "application/grpc", "text/plain", false, ended{Drained, 100 * time.Second}},
+		{"a gRPC call with a text response", "POST", "application/grpc", "text/plain", false, ended{Drained, 100 * time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -107,8 +107,8 @@ func TestDrainClosingRejectsNewRequests(t *testing.T) {
 	})
 }
 
-// If only the app restarts and the quiet period is shorter than undoAfter, the app may end its
-// streams, and new requests are served.
+// While only the app restarts, new requests are served, even if the quiet period has ended before
+// undoAfter and the app is ending its streams.
 func TestAppRestartRejectsNoRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()

@@ -16,8 +16,8 @@ const (
 	maxAcceptDelay = time.Second
 )
 
-// A retryListener calls Accept again if it failed because the process or the host has no free file
-// descriptors or memory. The connection remains in the kernel backlog.
+// A retryListener retries a failed Accept if the process or the host has no free file descriptors or
+// memory. The connection remains in the kernel backlog.
 type retryListener struct {
 	net.Listener
 	failed func(error) // called for each failed accept; must not block

@@ -21,7 +21,7 @@ type failingListener struct {
 func (l failingListener) Accept() (net.Conn, error) { return nil, <-l.errs }
 func (l failingListener) Close() error              { return nil }
 
-// acceptError returns an Accept error as package net returns it.
+// acceptError wraps err in the same way as package net wraps an error of Accept.
 func acceptError(err error) error {
 	return &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", err)}
 }

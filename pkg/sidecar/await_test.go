@@ -14,7 +14,7 @@ import (
 // An exec probe uses the memory of the sidecar container. The response may be large, because the server
 // on the probed port may be the user container.
 func TestExecProbeLimitsResponseSize(t *testing.T) {
-	const most = 4 << 20 // maximum garbage in bytes for about 40 probes
+	const most = 4 << 20 // maximum number of bytes that about 10 probes allocate
 	piece := bytes.Repeat([]byte("X: xxxxxxxxxxx\r\n"), 4<<10)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("got a request to the target of the redirect, want none")

@@ -19,8 +19,8 @@ const (
 	// progressInterval is the time between two log lines about a running drain.
 	progressInterval = 5 * time.Second
 	// farewellLead is the time before the drain deadline at which WebSocket clients receive a Close
-	// frame, so that they can close the connection themselves. It is at most a tenth of the maximum
-	// duration of the drain.
+	// frame, so that they can close the connection themselves. If a tenth of the maximum duration of
+	// the drain is shorter, that time is used instead.
 	farewellLead = 2 * time.Second
 	// abortTime is the maximum time for sending the error responses to aborted requests.
 	abortTime = time.Second
@@ -32,8 +32,8 @@ const (
 )
 
 // beginDrain starts a drain or joins the running drain (docs/promises.md 3.5). While the drain is
-// running, probes fail, and the engines notify clients to close their connections. ending states that
-// the pod is terminating.
+// running, probes fail, and the engines notify clients to close their connections. ending reports
+// whether the pod is terminating.
 func (s *sidecar) beginDrain(ending bool) {
 	s.proxy.Drain.Begin(ending)
 	s.http2.GoAway()
@@ -73,8 +73,8 @@ func (s *sidecar) cut() {
 }
 
 // stopAccepting closes the listeners for requests. Accepted requests are served until they complete
-// or the drain deadline expires. After the deadline, or immediately if there is no later deadline,
-// connections have leaveTime to close.
+// or the drain deadline expires. Connections have leaveTime to close after the deadline, or from now
+// on if the deadline has passed or is not set.
 func (s *sidecar) stopAccepting() {
 	end := time.Now()
 	if deadline := s.proxy.Drain.DeadlineAt(); deadline.After(end) {

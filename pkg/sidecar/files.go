@@ -40,7 +40,7 @@ type descriptors struct {
 	small      int // maximum number of connections to each small port
 	handshakes int // maximum number of TLS handshakes on the metrics port
 
-	source status.LimitSource // source of the limit clients; empty if there is no limit
+	source status.LimitSource // source of the value of clients; empty if there is no limit
 }
 
 // divide assigns the descriptors. limit is the process limit, maxClients is the maximum number of
@@ -122,8 +122,8 @@ type shortages struct {
 	last status.Shortage
 }
 
-// missingResource returns the name of the resource whose exhaustion caused err, the error of an accept
-// or a dial, and a hint for the operator.
+// missingResource returns the name of the exhausted resource that caused err, and a hint for the
+// operator. err is the error of an accept or a dial.
 func (s *shortages) missingResource(err error) (name, hint string) {
 	switch {
 	case errors.Is(err, syscall.EMFILE):

@@ -90,7 +90,7 @@ func headOver2(fields [][2]string) []byte {
 }
 
 // crowded starts a sidecar whose only slot is in use, so that all further requests are queued. It
-// returns functions that open connections. Their keys are the HTTP version, with the prefix "t" for TLS.
+// returns functions that open connections. The keys are the HTTP versions, with the prefix "t" for TLS.
 func crowded(t *testing.T) (*sidecar, map[string]func() (net.Conn, error)) {
 	t.Helper()
 	a := &frugal{answer: []byte(ordinaryAnswer), held: make(chan struct{}), free: make(chan struct{})}

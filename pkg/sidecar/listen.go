@@ -18,9 +18,8 @@ type control = func(network, address string, c syscall.RawConn) error
 // Package net enables Multipath TCP by default. listenTCP disables Multipath TCP because the clients of
 // a pod do not use it, and because the sockets are more expensive in the kernel.
 //
-// If host is empty, the socket accepts IPv6 and IPv4. If 127.0.0.1 does not exist, package net would
-// listen only on IPv4 (see favoriteAddrFamily in package net), but an IPv6-only pod has no IPv4
-// addresses.
+// If host is empty, the socket accepts IPv6 and IPv4. In an IPv6-only pod without the address 127.0.0.1,
+// package net would listen only on IPv4 (see favoriteAddrFamily in package net).
 func listenTCP(ctx context.Context, address string, set control) (net.Listener, error) {
 	how := net.ListenConfig{Control: set}
 	how.SetMultipathTCP(false)

@@ -111,7 +111,7 @@ func wantTrafficBuffers(t *testing.T, conn net.Conn) {
 		for _, option := range []int{syscall.SO_RCVBUF, syscall.SO_SNDBUF} {
 			got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, option)
 			harness.NoError(t, err)
-			harness.Equal(t, got, 2*64<<10, "bytes of the buffer") // see socket(7)
+			harness.Equal(t, got, 2*64<<10, "bytes of the buffer") // the kernel doubles the value; see socket(7)
 		}
 	}))
 }

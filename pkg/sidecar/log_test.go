@@ -70,7 +70,7 @@ func TestLoggingAcceptsKnativeConfig(t *testing.T) {
 	}
 }
 
-// A client cannot make log lines long or write control characters to a terminal.
+// A client must not be able to produce long log lines or to write control characters to a terminal.
 func TestRequestFailureLogIsBounded(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`

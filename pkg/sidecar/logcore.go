@@ -21,10 +21,10 @@ const (
 	queuedLines = 100
 )
 
-// timedCore is a core for outputs that may block, such as a pipe for standard error without a reader.
-// With an ordinary core, such an output would block requests, probes and the exit of the process. A
-// caller waits at most lineTime until its line is written. After the wait for a line has timed out,
-// other callers do not wait for their lines until the output accepts a line again. If the queue is full,
+// timedCore is a zapcore.Core for outputs that may block, such as a pipe for standard error without a
+// reader. With an ordinary core, such an output would block requests, probes and the exit of the
+// process. A caller waits at most lineTime until its line is written. After a wait has timed out,
+// further calls return without waiting, until the output accepts a line again. If the queue is full,
 // lines are dropped, and the number of dropped lines is logged before the next line. The number of lines
 // that the sampler drops is logged at most once a minute.
 type timedCore struct {
@@ -37,7 +37,7 @@ type output struct {
 	log      atomic.Pointer[zap.Logger] // logs omitted; nil during the construction
 	omitted  message.Tally              // lines that the sampler dropped
 	lines    *export.Batcher[line]
-	blocked  atomic.Bool // a line timed out, and no line has been written since
+	blocked  atomic.Bool // a wait timed out, and no line has been written since
 	reported uint64      // number of dropped lines that were logged; used only by write
 }
 
@@ -46,7 +46,7 @@ type line struct {
 	core   zapcore.Core
 	entry  zapcore.Entry
 	fields []zapcore.Field
-	sync   bool // the core is synced instead of writing an entry
+	sync   bool // sync the core instead of writing an entry
 	done   chan error
 }
 

@@ -15,7 +15,7 @@ import (
 // garbage is the value of GOGC, which is the heap growth between two collections in percent of the
 // live heap including stacks. With the Go default of 100, a busy HTTP/2 connection needs a seventh more
 // memory. The engines allocate so little memory that the additional collections have no measurable
-// cost, because the CPU time of a request is 0.96 to 1.00 of the CPU time with the default.
+// cost. The measured CPU time of a request is 0.96 to 1.00 times the CPU time with the default.
 const garbage = 75
 
 // limitGarbage sets GOGC to garbage. If the environment contains GOGC, limitGarbage does nothing.
@@ -38,9 +38,9 @@ func runtimeMemory(container int64) int64 {
 	return container - max(container/5, min(minOutside, container/2))
 }
 
-// limitMemory sets the memory limit of the Go runtime to runtimeMemory of the memory limit of the
-// container. Without this limit, the heap could grow until the kernel kills the process. If GOMEMLIMIT is
-// set, limitMemory does nothing.
+// limitMemory sets the memory limit of the Go runtime to the result of runtimeMemory for the container.
+// Without this limit, the heap could grow until the kernel kills the process. If GOMEMLIMIT is set,
+// limitMemory does nothing.
 func limitMemory(cgroup fs.FS) {
 	if limit := containerMemory(cgroup); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(runtimeMemory(limit))
@@ -48,8 +48,8 @@ func limitMemory(cgroup fs.FS) {
 }
 
 // memoryLimit returns the memory limit of the container in bytes, or 0 if there is no limit. If
-// GOMEMLIMIT is lower than runtimeMemory of this limit, memoryLimit returns the limit of the container
-// that corresponds to GOMEMLIMIT.
+// GOMEMLIMIT is lower than the result of runtimeMemory for the container, memoryLimit returns the
+// container limit for which the result would be GOMEMLIMIT.
 func memoryLimit(cgroup fs.FS) int64 {
 	limit, runtime := containerMemory(cgroup), debug.SetMemoryLimit(-1)
 	switch {

@@ -125,7 +125,8 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 }
 
 // metricsTLS returns the certificate of the metrics port, or nil if none is configured. The
-// settings have the same names as in the main branch of Knative. Invalid settings are an error.
+// settings have the same names as in the main branch of Knative. metricsTLS returns an error if they
+// are invalid.
 func (s *sidecar) metricsTLS() (*certs.Watcher, error) {
 	c := &s.config.MetricsTLS
 	if err := c.Validate(); err != nil || c.Cert.V == "" {

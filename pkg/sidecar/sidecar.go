@@ -64,7 +64,7 @@ type sidecar struct {
 	http2   *http2.Server
 	appH2   *http2client.Client
 	pair    *certs.Watcher
-	noTLS   atomic.Pointer[error] // error because of which the TLS port is not served although there is a certificate; may be nil
+	noTLS   atomic.Pointer[error] // error that prevents serving TLS although there is a certificate; may be nil
 	board   *status.Board
 	bounds  *bound.Recorder // bounds on the behavior of peers
 	budget  *netconn.Budget // memory for requests
@@ -152,9 +152,9 @@ func (l *listeners) close() {
 	}
 }
 
-// bind listens on all ports and reads the certificate. Run calls it before it starts a goroutine.
+// bind listens on all ports and reads the certificate. Run calls it before it starts any goroutine.
 // The returned error contains all errors of the traffic ports and the certificate, and all configuration
-// errors of the other ports. For any other error of these ports, bind only logs a warning.
+// errors of the other ports. For other errors of the latter ports, bind only logs a warning.
 func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners
@@ -217,8 +217,8 @@ func (s *sidecar) listenFirst(port *config.Port, set control, hosts ...string) (
 	return ln, err
 }
 
-// isConfigError reports whether err shows that a port cannot be served because of the configuration
-// (docs/promises.md 3.9). In this case, the port is in use or the process lacks the permission.
+// isConfigError reports whether err is an error of the configuration (docs/promises.md 3.9), which means
+// that the port is in use or that the process lacks the permission.
 func isConfigError(err error) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)
 }
@@ -314,7 +314,7 @@ func (s *sidecar) buildEngines() {
 
 // statusSources returns the data sources for the status page.
 func (s *sidecar) statusSources() status.Sources {
-	// Settings are collected on first use because most status pages are never requested.
+	// Settings are collected on first use, because the status page of most pods is never requested.
 	settings := sync.OnceValue(func() (all []status.Setting) {
 		for _, v := range s.config.Settings() {
 			all = append(all, status.Setting{Name: v.Name, Value: v.Value, Source: v.Source})
@@ -346,7 +346,8 @@ func (s *sidecar) statusSources() status.Sources {
 	}
 }
 
-// warnings returns the warnings about settings. A missing certificate can be created after startup.
+// warnings returns the warnings about settings. It checks the current state of TLS, because a missing
+// certificate can be created after startup.
 func (s *sidecar) warnings() []string {
 	all := s.config.Warnings()
 	if t := s.tlsState(); t.On || t.Error != "" {
@@ -417,8 +418,8 @@ func (s *sidecar) load() (running, waiting int) {
 	return n, 0
 }
 
-// serve starts a goroutine for each listener. These goroutines run until stop is called. Goroutines
-// without a listener run until ctx is done.
+// serve starts a goroutine for each listener, which runs until stop is called. It also starts the other
+// background goroutines, which run until ctx is done.
 func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	c := s.config
 	s.start(func() error { return s.http1.Serve(l.main, nil) })
@@ -443,7 +444,7 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.start(func() error { return s.serveTLS(ctx, l.tls) })
 }
 
-// start calls run on a new goroutine. An error of run stops the process.
+// start calls run on a new goroutine. If run returns an error, the process stops.
 func (s *sidecar) start(run func() error) {
 	s.running.Go(func() {
 		if err := run(); err != nil {
@@ -466,8 +467,8 @@ const (
 	smallConnections = 256
 	smallHandshakes  = 64               // TLS handshakes, in addition to smallConnections
 	smallShake       = 32 << 10         // client bytes of a TLS handshake, such as a ClientHello of 2 KiB and a certificate chain
-	smallRequest     = 10 * time.Second // until the complete request is received
-	smallAnswer      = 30 * time.Second // from the end of the request until the response is sent; a merged scrape can wait 5 s for the app
+	smallRequest     = 10 * time.Second // time until the complete request is received
+	smallAnswer      = 30 * time.Second // time from the end of the request until the response is sent; a merged scrape can wait 5 s for the app
 	smallIdle        = 3 * time.Minute  // idle time between requests; longer than the usual scrape interval
 )
 

@@ -28,7 +28,7 @@ func TestContainerCPUsReadsBothCgroupVersions(t *testing.T) {
 		{"version 1", one("5000", "100000"), 0.05},
 		{"version 1, no limit", one("-1", "100000"), math.Inf(1)},
 		{"nonsense", two("0 0"), math.Inf(1)},
-		{"half of it", fstest.MapFS{"cpu/cpu.cfs_quota_us": {Data: []byte("5000\n")}}, math.Inf(1)},
+		{"version 1, quota without a period", fstest.MapFS{"cpu/cpu.cfs_quota_us": {Data: []byte("5000\n")}}, math.Inf(1)},
 		{"no cgroup", fstest.MapFS{}, math.Inf(1)},
 	} {
 		harness.Equal(t, containerCPUs(c.files), c.want, c.name, "CPUs")

@@ -133,7 +133,7 @@ var bounds = [NumEvents]struct {
 	PortConnections: {"port-connections", Connection,
 		"The limit on the number of connections to an internal port was reached. A connection was closed. Check the number of connections."},
 	PortHeaderSection: {"port-header-section", Connection,
-		"The client sent a header to an internal port that is too large. The client may be defective or malicious."},
+		"The client sent a header that is too large to an internal port. The client may be defective or malicious."},
 	PortHandshake: {"port-handshake", Connection,
 		"A TLS handshake on an internal port exceeded the time limit or the size limit. Check the client and the network."},
 	AppControlFrames: {"app-h2-control-frames", Connection,

@@ -28,7 +28,7 @@ type proof struct {
 	limit  string // value of the bound with the default settings
 	attack string // the attack that the bound stops
 	peer   string // the heaviest known legitimate peer
-	margin int    // ratio of the bound to the use of this peer; 0 means none
+	margin int    // ratio of the bound to the use of this peer; 0 means that the page shows no margin
 	reason string // reason for a margin below minMargin; "" for other margins
 
 	attackTest, peerTest test

@@ -11,7 +11,7 @@ type Pool struct {
 
 	// The following fields are only set for client connections. They are totals since the start of the process.
 	Accepted uint64  `json:"accepted,omitzero"`      // number of connections that were served
-	Evicted  uint64  `json:"evicted,omitzero"`       // number of connections that were closed for another one
+	Evicted  uint64  `json:"evicted,omitzero"`       // number of connections that were closed to make room for another one
 	Refused  uint64  `json:"refused,omitzero"`       // number of connections that were still waiting when the listeners were closed
 	Waited   float64 `json:"waitedSeconds,omitzero"` // total time that accepted connections waited before they were accepted, in seconds
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // Limits for one execution of a template. They are necessary because a header section may be 1 MiB long, and because a
-// template may contain a range over a Content-Length of 2^63-1.
+// template may iterate over a Content-Length of 2^63-1.
 const (
 	maxRendered = 64 << 10 // maximum length of a line in bytes
 	maxWrites   = 4096     // maximum number of writes; each iteration, branch and template call causes at least one

@@ -36,7 +36,7 @@ const (
 // A writer writes batches of lines.
 type writer struct {
 	w        io.Writer
-	file     syscall.RawConn                // connection to the file w; nil if w is not a file
+	file     syscall.RawConn                // raw access to w; nil if w is not a file
 	writeNow func(fd uintptr, b []byte) int // Options.WriteNow; not nil if file is not nil
 	dropped  message.Tally
 	torn     bool // the last write ended inside a line
@@ -65,7 +65,7 @@ func (w *writer) newBatcher() *export.Batcher[byte] {
 	})
 }
 
-// write writes a batch and returns the number of lines that are lost. If the writer fails, for
+// write writes a batch and returns the number of lines that were lost. If the writer fails, for
 // example because the disk is full, the rest of the batch is dropped, and later lines are still
 // written.
 func (w *writer) write(ctx context.Context, batch []byte, lines int) (lost int) {
@@ -91,10 +91,10 @@ func (w *writer) write(ctx context.Context, batch []byte, lines int) (lost int) 
 }
 
 // writeAll writes a batch. If w is a file, the first write does not block and does not notify the Go
-// scheduler. If the scheduler were notified, it would wake its monitor thread, and it would take the
-// processor from the thread during a system call of more than 20 microseconds, such as most writes to a
-// pipe. The rest of the batch may start inside a line. Therefore writeAll writes the rest before any
-// other writer can use the file.
+// scheduler. Otherwise the scheduler would wake its monitor thread, which would take the processor from
+// this thread during a system call of more than 20 microseconds, such as most writes to a pipe. The rest
+// of the batch may start inside a line. Therefore writeAll writes the rest before any other writer can
+// use the file.
 func (w *writer) writeAll(batch []byte) (n int, err error) {
 	if w.file == nil {
 		return w.w.Write(batch)

@@ -195,7 +195,7 @@ func TestCloseReturnsIfWriteBlocks(t *testing.T) {
 	})
 }
 
-func TestMemoryIsReleasedAfterSilence(t *testing.T) {
+func TestIdleBatcherReleasesMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out output
 		b := out.newBatcher(nil)

@@ -134,10 +134,10 @@ func hostileHTTP1() []hostile {
 	_, _ = z.Write(make([]byte, 32<<20)) // compresses into memory
 	_ = z.Close()
 	return []hostile{
-		{"a head of one long field", OTLP, false, false, h1(pieces(head, "X: ", "x"))},
-		{"a head of long fields", OTLP, false, false, h1(pieces(head, "X: "+strings.Repeat("x", 8000)+"\r\n"))},
-		{"a head of short fields", Zipkin, false, false, h1(pieces(head, "X:x\r\n"))},
-		{"a head of blank lines", OTLPJSON, false, false, h1(pieces(head, "X: x\r\n", " \r\n"))},
+		{"a header of one long field", OTLP, false, false, h1(pieces(head, "X: ", "x"))},
+		{"a header of long fields", OTLP, false, false, h1(pieces(head, "X: "+strings.Repeat("x", 8000)+"\r\n"))},
+		{"a header of short fields", Zipkin, false, false, h1(pieces(head, "X:x\r\n"))},
+		{"a header of blank lines", OTLPJSON, false, false, h1(pieces(head, "X: x\r\n", " \r\n"))},
 		{"endless 1xx responses", OTLP, false, false, h1(pieces("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"))},
 		{"endless body data", OTLP, false, false, h1(pieces(head+"\r\n", "x"))},
 		{"endless chunk data", OTLPJSON, false, false, h1(pieces(chunked, "1\r\nx\r\n"))},
@@ -186,9 +186,9 @@ func hostileHTTP2() []hostile {
 	early, longBlock, piece := block(":status", "103", "link", strings.Repeat("v", 8000)), block(long...), make([]byte, 16<<10)
 	ping := func(f *harness.Frames, _ uint32) error { return f.WritePing(false, [8]byte{}) }
 	return []hostile{
-		{"a head of long fields", OTLPGRPC, false, false, blocks(true, withStatus(long))},
-		{"a head of short fields", OTLPGRPC, false, false, blocks(true, withStatus(short))},
-		{"a head that is large after decoding", OTLPGRPC, false, false, blocks(true, withStatus(repeated))},
+		{"a header of long fields", OTLPGRPC, false, false, blocks(true, withStatus(long))},
+		{"a header of short fields", OTLPGRPC, false, false, blocks(true, withStatus(short))},
+		{"a header that is large after decoding", OTLPGRPC, false, false, blocks(true, withStatus(repeated))},
 		{"trailers of long fields", OTLPGRPC, false, false, blocks(true, ok, longBlock)},
 		{"endless 1xx responses", OTLPGRPC, false, false, h2(forever(func(f *harness.Frames, stream uint32) error { return f.WriteBlock(stream, false, early) }))},
 		{"endless body data", OTLPGRPC, false, false, h2(func(f *harness.Frames, stream uint32) error {

@@ -9,8 +9,8 @@ import (
 
 // fieldOf returns the value of a field in an encoded message. For a varint, number is the last
 // value. For messages, content is the concatenation of all values, which is how protobuf merges
-// messages. If m is malformed, only the part before the error is used. fieldOf replaces the generated
-// Go types of these messages, which depend on grpc.
+// messages. If m is malformed, only the part before the error is used. The generated Go types of these
+// messages are not used, because they depend on grpc.
 func fieldOf(m []byte, field protowire.Number) (number uint64, content []byte) {
 	for len(m) > 0 {
 		n, kind, size := protowire.ConsumeTag(m)

@@ -195,9 +195,9 @@ func resolve(endpoint string) (*url.URL, error) {
 	return target, nil
 }
 
-// isOurs reports whether target is a port of this process. Exporting to such a port would cause a
-// request that is exported again. isOurs does not detect a host name that resolves to this pod. Such a
-// host name causes one additional request per export.
+// isOurs reports whether target is a port of this process. An export to such a port would be a request
+// that is itself exported. isOurs does not detect a host name that resolves to this pod. Such a host
+// name causes one additional request per export.
 func (t *Target) isOurs(target *url.URL) bool {
 	port, _ := strconv.Atoi(target.Port()) // 0 if there is no port; the default ports 80 and 443 are not checked
 	if !slices.Contains(t.OwnPorts, port) {
@@ -387,8 +387,8 @@ func (e *end) call(ctx context.Context, body ...[]byte) (int, error) {
 	return 0, r
 }
 
-// gRPC status codes that OTLP defines as retryable (OTLP 1.x, "Failures"). RESOURCE_EXHAUSTED is
-// missing because it is only retryable if the status details contain RetryInfo, which call does not
+// gRPC status codes that OTLP defines as retryable (OTLP 1.x, "Failures"). RESOURCE_EXHAUSTED is not
+// included, because it is only retryable if the status details contain RetryInfo, which call does not
 // parse.
 const (
 	grpcCancelled        = 1

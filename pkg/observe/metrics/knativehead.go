@@ -17,7 +17,7 @@ import (
 //
 // The attributes server.address and server.port of http.server.* are omitted, because they contain the Host
 // field of the client. The attribute network.protocol.version of http.client.* is omitted, because an
-// observation does not contain the version of the user container.
+// observation does not contain the HTTP version of the connection to the user container.
 type knativeHead struct {
 	server *tagTable[serverSeries]
 	client *tagTable[clientSeries]
@@ -73,8 +73,8 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags, names names) *knat
 		"kn_service_name", o.Service, "kn_configuration_name", o.Configuration, "kn_revision_name", o.Revision,
 	).gauge("target_info", "Information about the pod in the labels. The value is always 1.", one)
 	addOTelRuntime(r.with("otel_scope_name", scopeRuntime))
-	// Knative also exports the default collectors of client_golang. client_golang registers them in the
-	// default registry before main starts, and no other metric is registered there. Two more collectors
+	// Knative also exports the default collectors of client_golang. The default registry contains only
+	// these collectors, which client_golang registers before main starts. Creating two more collectors
 	// would increase the startup time.
 	r.MustRegister(prometheus.DefaultRegisterer.(*prometheus.Registry))
 	return k

@@ -9,7 +9,7 @@ import (
 )
 
 // Each request label has a fixed list of values, except for the route tag (tags.go). Values from the client
-// or the user container are only looked up in these lists.
+// or the user container are looked up in these lists and never used directly.
 
 // classes contains the classes of status codes, by the first digit. An invalid status code is counted as
 // 5xx, as RFC 9110 section 15 specifies for clients.
@@ -66,7 +66,7 @@ var reasons = func() (words []string) {
 	return append(words, "other")
 }()
 
-// placeOf maps each [observation.Reason] to an index in reasons. Two reasons may have the same word.
+// placeOf maps each [observation.Reason] to an index in reasons. Several reasons can have the same word.
 var placeOf = func() (places [observation.NumReasons]int) {
 	for r := range observation.NumReasons {
 		places[r] = slices.Index(reasons, r.String())
@@ -115,14 +115,14 @@ var statusPlaces = func() (places [500]int) {
 	return places
 }()
 
-// otherMethod returns the index of the method _OTHER for each method. The result is used for new requests
-// after maxMade series were created (tags.go).
+// otherMethod returns the index of the method _OTHER for each method. The result is used for requests that
+// would need a new series after maxMade series were created (tags.go).
 func otherMethod() []int {
 	return slices.Repeat([]int{len(otelMethods) - 1}, len(otelMethods))
 }
 
 // firstsOfClass returns, for each element of statuses, the index of the first status code in the same class.
-// The result is used for new requests after maxMade series were created (tags.go).
+// The result is used for requests that would need a new series after maxMade series were created (tags.go).
 func firstsOfClass() (places []int) {
 	for _, code := range statuses {
 		places = append(places, statusPlaces[int(code[0]-'0')*100-100])

@@ -164,7 +164,7 @@ func (x *protoExposition) write(out io.Writer, _ bool, taken map[string]bool) er
 	return nil
 }
 
-// renamed returns the message of the family with the name replaced with name.
+// renamed returns the message with name as the name of the family.
 func (f *protoFamily) renamed(name string) []byte {
 	// If a field that is not a list occurs several times, the last value is used (Protocol Buffers, "Encoding").
 	b := slices.Clone(f.message)
@@ -172,8 +172,8 @@ func (f *protoFamily) renamed(name string) []byte {
 	return protowire.AppendString(b, name)
 }
 
-// freePrefix returns a prefix for names. It repeats app_ until no name with the prefix is in taken or in all. all
-// contains all names of the user container.
+// freePrefix returns a prefix for names, or "" if none of them is in taken. The prefix consists of app_, repeated until
+// no name with the prefix is in taken or in all. all contains all names of the user container.
 func freePrefix(names []string, taken, all map[string]bool) (prefix string) {
 	const more = "app_"
 	clash := func(name string) bool { return taken[prefix+name] || prefix != "" && all[prefix+name] }

@@ -79,8 +79,8 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	return o, warnings
 }
 
-// A Push pushes metrics over OTLP. All counters are totals since the start of the process. Therefore a failed
-// push is not repeated, because the next push contains the same data. A nil *Push does nothing.
+// A Push pushes metrics over OTLP. A failed push is not repeated, because all counters are totals since the
+// start of the process, and the next push therefore includes the data. A nil *Push does nothing.
 type Push struct {
 	options  PushOptions
 	gatherer prometheus.Gatherer
@@ -142,7 +142,7 @@ func (p *Push) push(ctx context.Context, _ []struct{}, _ int) (lost int) {
 	return 1
 }
 
-// Close pushes the metrics a last time and stops the goroutine. It returns an error if ctx is done first or if
+// Close pushes the metrics one last time and stops the goroutine. It returns an error if ctx is done first or if
 // the last push fails.
 func (p *Push) Close(ctx context.Context) error {
 	if p == nil {

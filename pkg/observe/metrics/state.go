@@ -11,7 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// startupEvents contains the events at startup, usually in this order.
+// startupEvents contains the events at startup in their usual order.
 var startupEvents = [...]string{"listening", "first_probe", "first_ready", "first_request"}
 
 // Indexes in startupEvents.
@@ -34,7 +34,7 @@ type state struct {
 	answers *table[histogram]
 }
 
-// first records that an event in startupEvents happened at the given time.
+// first records that an event in startupEvents happened at the given time, unless an earlier time is known.
 func (s *state) first(event int, at time.Time) {
 	n := max(1, int64(at.Sub(s.start)))
 	for {

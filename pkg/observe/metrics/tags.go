@@ -71,7 +71,7 @@ type tagTable[T any] struct {
 	words [firstNamed]string // label values of requests without a named tag
 	child func(labelValues []string) *T
 	dims  []dimension
-	few   [][]int // for each dimension, the index that replaces each index if there are too many series, or nil
+	few   [][]int // for each dimension, the replacement for each index if there are too many series; nil means no replacement
 	parts [tagPlaces]atomic.Pointer[table[T]]
 	made  atomic.Int32 // number of series
 	named atomic.Int32 // number of series with a named tag

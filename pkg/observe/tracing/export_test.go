@@ -329,9 +329,9 @@ func TestExportedSpansHaveParents(t *testing.T) {
 	}
 }
 
-// wantTheThreeSpans checks the spans of a request. They must have the trace ID id. The parent of
-// the server span must be parent, and told, which is the ID that the user container received, must
-// be the ID of the app span.
+// wantTheThreeSpans checks the spans of a request. They must have the trace ID id, and the parent of
+// the server span must be parent. The app span must have the ID told, which the user container
+// received.
 func wantTheThreeSpans(t *testing.T, spans []span, id, parent, told string) {
 	t.Helper()
 	if len(spans) != 3 {

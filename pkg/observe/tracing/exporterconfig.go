@@ -88,8 +88,8 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 	return o, warnings
 }
 
-// chooseSampling applies the OpenTelemetry sampler and its argument. If there is an argument without a
-// sampler, it overrides the rate, and the decision of the client is used if the rate is between 0 and 1.
+// chooseSampling applies the OpenTelemetry sampler and its argument. Without a sampler, the argument
+// overrides the rate, and the decision of the client is used if the rate is between 0 and 1.
 func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 	rate, given := 1.0, c.SamplerArg != nil
 	if given {

@@ -78,8 +78,8 @@ func otlpKind(kind int) uint64 {
 	return 1 // internal
 }
 
-// otlpFlags returns the flags of a span. HasRemoteParent is set in each server span, even if this process
-// created the trace ID.
+// otlpFlags returns the flags of a span. It also checks the parent ID, because HasRemoteParent is set in each
+// server span, even if the client sent no span ID.
 func otlpFlags(s *trace.SpanData) uint32 {
 	flags := uint32(s.TraceOptions) | hasIsRemoteFlag
 	if s.HasRemoteParent && s.ParentSpanID != (trace.SpanID{}) {

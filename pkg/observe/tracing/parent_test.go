@@ -57,7 +57,7 @@ func TestParseTraceHeaders(t *testing.T) {
 		{"W3C, zero span", []string{"traceparent: 00-" + tid + "-" + strings.Repeat("0", 16) + "-01"}, none},
 		{"W3C, too short", []string{"traceparent: 00-" + tid + "-" + sid + "-0"}, none},
 		{"W3C, no dash", []string{"traceparent: 00-" + tid + "_" + sid + "-01"}, none},
-		{"W3C, flags that are no digits", []string{"traceparent: 00-" + tid + "-" + sid + "-0x"}, none},
+		{"W3C, flags that are not digits", []string{"traceparent: 00-" + tid + "-" + sid + "-0x"}, none},
 		{"W3C twice", []string{"traceparent: 00-" + tid + "-" + sid + "-01", "traceparent: 00-" + tid + "-" + sid + "-01"}, none},
 		{"B3, sampled", []string{"X-B3-TraceId: " + tid, "X-B3-SpanId: " + sid, "X-B3-Sampled: 1"}, b3of(yes)},
 		{"B3, true", []string{"X-B3-TraceId: " + tid, "X-B3-SpanId: " + sid, "X-B3-Sampled: true"}, b3of(yes)},

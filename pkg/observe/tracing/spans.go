@@ -82,8 +82,8 @@ func (r *Trace) fail(o *observation.Observation, byStatus, byRPC bool) {
 	r.record.attributes.string("error.type", kind)
 }
 
-// A method contains the names of an HTTP method in spans. A client cannot choose the name of a
-// span.
+// A method contains the names of an HTTP method in spans. All unknown methods have the same name, so that
+// a client cannot choose the name of a span.
 type method struct{ span, attribute, original string }
 
 // client returns the name of the span for the exchange with the user container.
@@ -129,7 +129,7 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 		return ""
 	}
 	host, number := hostport, ""
-	if strings.Contains(hostport, ":") { // an error of SplitHostPort allocates memory
+	if strings.Contains(hostport, ":") { // otherwise SplitHostPort would allocate an error
 		var err error
 		if host, number, err = net.SplitHostPort(hostport); err != nil { // hostport contains no port
 			host = strings.Trim(hostport, "[]")
@@ -137,7 +137,7 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 	}
 	host = export.Text(host)
 	a.string(address, host)
-	if number == "" { // an error of ParseUint allocates memory
+	if number == "" { // ParseUint would allocate an error
 		return host
 	}
 	if n, err := strconv.ParseUint(number, 10, 16); err == nil {

@@ -2,12 +2,11 @@
 // from W3C or B3 header fields and forwards it to the user container with a span of the sidecar as
 // the parent. It sends spans to Zipkin, to an OpenTelemetry collector or to standard output.
 //
-// Spans are OpenCensus spans, which an OpenCensus sampler selects and an OpenCensus exporter encodes.
-// The package creates the spans when the request ends, because spans that OpenCensus starts and ends
-// need locks and allocations. The attributes and the tracestate of a span are not stored in the
-// OpenCensus type (see [record]). The package parses and writes header fields itself, because the
-// OpenCensus packages for this purpose accept invalid fields, lose required fields and allocate
-// (docs/dependencies.md).
+// The package uses the span type, the sampler and the exporter interface of OpenCensus. It creates the
+// spans when the request ends, because spans that OpenCensus starts and ends need locks and
+// allocations. The attributes and the tracestate of a span are not stored in the OpenCensus type (see
+// [record]). The package parses and writes header fields itself, because the OpenCensus packages for
+// this purpose accept invalid fields, lose required fields and allocate (docs/dependencies.md).
 package tracing
 
 import (

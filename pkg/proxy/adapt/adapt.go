@@ -2,7 +2,7 @@
 //
 // A [Limiter] counts the requests that hold a slot. The adaptive limit applies to the requests
 // that are running in the application. Streams, requests that wait for their client, and requests
-// that take at least 10 times the typical application time only count towards the ceiling.
+// that take at least 10 times the typical application time only count toward the ceiling.
 //
 // A new limiter doubles the limit as long as the goodput grows with the limit. Then it compares
 // the chosen limit, which is called the base, with a candidate. The two limits alternate, and
@@ -10,13 +10,13 @@
 // successful responses per second while the limit is reached. By Little's law, the application
 // time is the limit divided by the goodput. The better limit has the greater power. Without errors,
 // the power is goodput / time^w. If the goodput grows with the limit, the larger limit is better. If
-// only the application time grows, the smaller limit is better. Errors reduce the power of a limit
-// unless they do not depend on the load.
+// only the application time grows, the smaller limit is better. Errors that depend on the load reduce
+// the power of a limit.
 //
-// The limiter does not reduce the limit to a few requests to measure the application time without
-// load. Both limits are measured at nearly the same time, so an application that becomes slower or
-// faster has little effect on the result of a trial. The pause before the next trial in the same
-// direction is longer if the candidate reduced the goodput more.
+// The limiter does not measure the application time without load, which would require a limit of a
+// few requests. Both limits are measured at nearly the same time, so an application that becomes
+// slower or faster has little effect on the result of a trial. The more a candidate reduced the
+// goodput, the longer is the pause before the next trial in the same direction.
 //
 // The ideas and their sources:
 //
@@ -60,8 +60,8 @@ const (
 	patience   = 4                      // factor by which the maximum duration is multiplied if the limit is reached and there are few responses
 )
 
-// fullShare is the minimum share of the busy time during which the limit is reached in a window that
-// is compared with other windows.
+// fullShare is the minimum share of the busy time during which the limit must be reached. Windows
+// with a smaller share are not compared with others.
 const fullShare = 0.05
 
 // longestFade is the number of ticks after which controller.longest has decreased to about a third
@@ -108,7 +108,7 @@ type controller struct {
 	window  tally
 	took    float64 // moving average of the application time in seconds; 0 means unknown
 
-	counted int           // requests that are counted for the limit
+	counted int           // requests that count toward the limit
 	at      time.Time     // time of the last event, up to which the window is computed
 	waited  time.Duration // how long the first queued request has waited; 0 means that the queue is empty
 	longest time.Duration // recent maximum of waited
@@ -175,7 +175,7 @@ func (c *controller) missing() string {
 	return ""
 }
 
-// count records that n requests are counted for the limit.
+// count records that n requests count toward the limit.
 func (c *controller) count(now time.Time, n int) {
 	c.advance(now)
 	c.counted = n
@@ -199,7 +199,7 @@ func (c *controller) advance(now time.Time) {
 // done records that a request ended with the result r after the application time d. sampled is false
 // if the request was a long request. Such a request is only recorded if r is Unfinished.
 //
-// A longer application time than maxTimes times the mean is reduced to this value, but not below
+// An application time above maxTimes times the mean is reduced to this value, but not below
 // minWindow. Otherwise a few slow requests could determine the result.
 func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool) {
 	c.advance(now)
@@ -224,7 +224,7 @@ func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool
 	}
 }
 
-// exempted records that a request has become a long request and is no longer counted for the limit.
+// exempted records that a request has become a long request and no longer counts toward the limit.
 // held is the application time of the request until now.
 func (c *controller) exempted(now time.Time, held time.Duration) {
 	c.advance(now)
@@ -249,8 +249,8 @@ func (c *controller) settle(now time.Time) bool {
 	return true
 }
 
-// unit returns the time in seconds that determines the length of windows. It is the application
-// time. During the start, it is half of the application time, so that the start takes less time.
+// unit returns the application time in seconds, from which the length of windows is computed. During
+// the start, it returns half of the application time, so that the start takes less time.
 func (c *controller) unit() float64 {
 	if c.start.active {
 		return c.took / 2
@@ -308,8 +308,8 @@ func (c *controller) complete() bool {
 
 // turnover returns a lower bound on the length of a window in seconds, which depends on the recent
 // time in the queue. A window should include requests from all queued clients, because clients that
-// alternate between fast and slow requests may become synchronized. At some times, the queue then
-// contains only fast requests, and at other times only slow requests.
+// alternate between fast and slow requests may become synchronized. The queue then contains only fast
+// requests at some times, and only slow requests at other times.
 func (c *controller) turnover() float64 {
 	return min(2*c.longest.Seconds(), max(2, minTimes*c.unit()))
 }
@@ -392,9 +392,9 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 }
 
 // lowerUnreached is called if most responses are errors and the limit is not reached. It sets the
-// base to the average number of requests in the application, but at least to firstLimit. Requests
-// reach the new limit, so that lower limits can be tried. If successful requests hold most slots,
-// the average number of these requests is tried as the limit for one window instead.
+// base to the average number of requests in the application, but at least to firstLimit. The load
+// reaches this limit, so lower limits can then be tried. If successful requests hold most slots, the
+// average number of these requests is tried as the limit for one window instead.
 //
 // The base does not change if it is at most firstLimit or if all responses are errors, because the
 // load may not be the cause of the errors.
@@ -412,7 +412,7 @@ func (c *controller) lowerUnreached(now time.Time, w *tally) {
 	}
 }
 
-// pause ends the current trial, if any, without a result. why becomes the reason of the limit.
+// pause ends the current trial, if any, without a result. why becomes the reason for the limit.
 func (c *controller) pause(now time.Time, why observation.LimitReason) {
 	c.reason, c.trial = why, trial{}
 	c.put(now, c.base)

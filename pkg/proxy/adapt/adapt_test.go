@@ -102,7 +102,7 @@ func TestManyErrorsPreventHigherLimit(t *testing.T) {
 func TestReasonIsOneWord(t *testing.T) {
 	for _, r := range []observation.LimitReason{observation.LimitStarting, observation.LimitGrowing, observation.LimitAppTime, observation.LimitSteady, observation.LimitMeasuring, observation.LimitErrors, observation.LimitNoAnswers, observation.LimitCeiling, observation.LimitFloor, observation.LimitIdle} {
 		if word := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`); !word.MatchString(string(r)) || strings.Contains(r.Words(), "-") {
-			t.Errorf("got %q, in words %q, want a word with hyphens, and words without", r, r.Words())
+			t.Errorf("got reason %q, in words %q, want hyphens only in the reason", r, r.Words())
 		}
 	}
 }
@@ -135,7 +135,7 @@ func TestSettledLimitNeedsBothComparisons(t *testing.T) {
 	}
 }
 
-func TestLimitReturnsAfterAllRequestsFailed(t *testing.T) {
+func TestLimitRecoversAfterAllRequestsFailed(t *testing.T) {
 	l := New(Settings{Max: 50})
 	now := serve(l, time.Unix(0, 0), time.Minute, 10, false)
 	want := l.State().Base
@@ -282,7 +282,7 @@ func TestTimeoutAfterSlowUploadIsUnknown(t *testing.T) {
 	}
 }
 
-func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
+func TestErrorsReduceUnreachedLimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		requests, failed int
 		want             observation.LimitState
@@ -407,7 +407,7 @@ func send(l *Limiter, now time.Time, took time.Duration, r Result) time.Time {
 	return now
 }
 
-func TestSlowPhaseKeepsPathCounted(t *testing.T) {
+func TestSlowPhaseDoesNotMakePathLong(t *testing.T) {
 	l, now := New(Settings{Max: 50}), time.Unix(0, 0)
 	var s, fast Slot
 	for i := range 3000 {

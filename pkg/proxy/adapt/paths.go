@@ -22,14 +22,14 @@ const (
 	// mostlyShort. Many short polls may end before the first long poll that started at the same time.
 	mostlyShort  = 0.15
 	recentWeight = 1.0 / 8   // weight of the last request in pathEntry.recent
-	longWeight   = 1.0 / 128 // the same for a long path
+	longWeight   = 1.0 / 128 // weight of the last request if the path is long
 )
 
 // paths records for up to maxPaths paths whether most requests are long. Without this record, each
 // new poll would hold a slot until it becomes a long request.
 //
-// Requests to an overloaded application also become long, but they must still be counted. If a path had
-// many short requests, many long requests are therefore necessary before the path becomes long.
+// Requests to an overloaded application also become long, but they must still be counted. A path that
+// had many short requests therefore becomes long only after many long requests.
 type paths struct {
 	entries [maxPaths]pathEntry
 
@@ -53,7 +53,7 @@ func (p *paths) isLong(path uint32) bool {
 }
 
 // noteLong records a long request. It ignores the request if there was no recent short response for
-// another path, because the application may not respond at all.
+// another path, because then the application may not be responding at all.
 func (p *paths) noteLong(now time.Time, path uint32) {
 	after := now.Add(-responding)
 	if p.last != path && p.lastAt.After(after) || p.other != path && p.otherAt.After(after) {

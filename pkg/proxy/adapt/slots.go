@@ -34,8 +34,8 @@ type Slot struct {
 	client     time.Duration // total time that the request waited for its client
 	waiting    time.Time     // when the request began to wait for the client; zero if it does not wait
 	exempt     Exemption     // Counted, Stream or Long; Client is derived from waiting
-	counted    bool          // the request is counted for the adaptive limit
-	longPath   bool          // most requests of the path are long, so that the request was never counted
+	counted    bool          // the request counts toward the adaptive limit
+	longPath   bool          // most requests of the path are long, so the request was never counted
 	path       uint32        // hash of the path; 0 means unknown
 	prev, next *Slot         // links in the list of [Limiter]; used if exempt is Counted
 }
@@ -45,7 +45,7 @@ type Exemption uint8
 
 // Values of [Exemption].
 const (
-	Counted Exemption = iota // the request is counted for the adaptive limit
+	Counted Exemption = iota // the request counts toward the adaptive limit
 	Stream                   // the request is an upgraded connection or an event stream
 	Long                     // the request, or most requests for its path, take much longer than the typical application time
 	Client                   // the request waits for its client to send the request body or to read the response
@@ -56,7 +56,7 @@ func (e Exemption) String() string {
 	return [...]string{"counted", "stream", "long", "waits for the client"}[e]
 }
 
-// Exemption returns the reason why the request is not counted for the adaptive limit.
+// Exemption returns the reason why the request does not count toward the adaptive limit.
 func (s *Slot) Exemption() Exemption {
 	if s.exempt == Counted && !s.waiting.IsZero() {
 		return Client
@@ -66,23 +66,23 @@ func (s *Slot) Exemption() Exemption {
 
 // A Limiter is a concurrency limit that adapts to the application. It counts the requests
 // that hold a slot, and limits the number of requests that are running in the application.
-// All requests that hold a slot count towards the ceiling.
+// All requests that hold a slot count toward the ceiling.
 //
 // Its methods must not be called concurrently.
 type Limiter struct {
 	controller controller
 	running    int // requests that hold a slot
-	counted    int // requests that are counted for the adaptive limit
+	counted    int // requests that count toward the adaptive limit
 
 	oldest, newest *Slot         // list of all requests except streams and long requests
 	longAfter      time.Duration // application time after which a request is long
 	responded      bool          // a response has arrived since Tick last exempted a long request
 	typical        float64       // estimated lower quartile of the application time in seconds, without streams and paths with mostly long requests
-	increased      time.Time     // last time at which typical was increased
-	shortened      time.Time     // time of the last response within typical
+	increased      time.Time     // last time that typical was increased
+	shortened      time.Time     // last time that a request ended after an application time of at most typical
 	credit         float64       // maximum increase of log(typical)
 	polls          int           // running requests of paths with mostly long requests
-	polledAt       time.Time     // last time at which a poll ended while many polls were running
+	polledAt       time.Time     // last time that a poll ended while many polls were running
 	paths          paths
 }
 
@@ -91,9 +91,8 @@ func New(s Settings) *Limiter {
 	return &Limiter{controller: newController(s), longAfter: shortestLong, typical: shortestLong.Seconds() / longTimes}
 }
 
-// mostExempt is the maximum ratio of the requests that only count towards the ceiling to the base.
-// Above this ratio, the limit is not reported as settled, because a fixed limit would count these
-// requests.
+// mostExempt is the maximum ratio of the number of exempt requests to the base. Above this ratio, the
+// limit is not reported as settled, because a fixed limit would count the exempt requests.
 const mostExempt = 0.1
 
 // pollAge is the time during which the limit is not reported as settled after one of many polls has
@@ -112,8 +111,8 @@ func (l *Limiter) State() observation.LimitState {
 	return s
 }
 
-// Load returns the number of requests that hold a slot, and the number of requests that are
-// counted for the adaptive limit.
+// Load returns the number of requests that hold a slot, and the number of requests that count
+// toward the adaptive limit.
 func (l *Limiter) Load() (running, counted int) { return l.running, l.counted }
 
 // Free reports whether a slot is free.
@@ -122,7 +121,7 @@ func (l *Limiter) Free() bool {
 }
 
 // Admit gives a slot to a request. path is the hash of the request path, or 0 if the path is unknown.
-// If most requests for the path are long, the request is not counted for the adaptive limit.
+// If most requests for the path are long, the request does not count toward the adaptive limit.
 func (l *Limiter) Admit(now time.Time, s *Slot, path uint32) {
 	*s = Slot{active: true, since: now, path: path}
 	l.running++
@@ -276,7 +275,7 @@ func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 	l.controller.tick(now, waited)
 }
 
-// Move transfers the state of a request from one slot to another. The caller may reuse from afterwards.
+// Move transfers the state of a request from one slot to another. The caller may then reuse the first slot.
 func (l *Limiter) Move(from, to *Slot) {
 	*to = *from
 	from.active = false

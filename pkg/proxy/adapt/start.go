@@ -12,7 +12,7 @@ import (
 const (
 	startGrows   = 0.5 // minimum elasticity at which the limit is doubled again
 	startCertain = 2   // number of standard errors by which the elasticity must be below 1 to end the start
-	startTurns   = 4   // number of windows with one limit after which the limit is doubled without a clear result
+	startTurns   = 4   // number of windows with one limit after which the limit is doubled even if the result is not clear
 )
 
 // A start doubles the limit until the goodput stops growing. It compares the windows of the

@@ -22,7 +22,7 @@ type tally struct {
 	slots      float64 // integral of the number of counted requests over time, in request-seconds
 	held       float64 // sum of the application times of requests that ended or became long, in seconds
 	exempt     float64 // requests that became long
-	exemptTime float64 // part of time for requests that became long
+	exemptTime float64 // sum of the application times of requests that became long, in seconds; included in time
 
 	// The following fields also include errors while the limit was not reached.
 	rejected     float64 // number of errors
@@ -34,7 +34,7 @@ type tally struct {
 	logTime, logSquares float64 // natural logarithms of the application times, and the squares of these logarithms
 }
 
-// note adds a response with an application time of took seconds. full states whether the limit was reached.
+// note adds a response with an application time of took seconds. full reports whether the limit was reached.
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
 	t.held += took
@@ -70,10 +70,10 @@ func (t *tally) noteHeld(held float64) {
 	t.timeSquares += held * held
 }
 
-// shortestTime is the minimum application time in seconds. Shorter times are increased to it.
+// shortestTime is the minimum application time in seconds. It replaces shorter times.
 const shortestTime = 1e-5
 
-// mostLong is the maximum share of requests that became long for which lower limits are tried.
+// mostLong is the share of requests that became long above which lower limits are not tried.
 const mostLong = 0.2
 
 // lateWeight is the weight of a response to a disconnected client.
@@ -129,23 +129,22 @@ func (t *tally) mostRejected() bool {
 // rejectedShare returns the share of all responses that are errors.
 func (t *tally) rejectedShare() float64 { return t.rejected / max(t.responses, 1) }
 
-// mean returns the time in seconds during which a slot is used for each successful response. Late
-// responses have the weight lateWeight. The goodput of a limit is the limit divided by this time
-// (Little's law).
+// mean returns the slot time in seconds for each successful response. Late responses have the weight
+// lateWeight. The goodput of a limit is the limit divided by this time (Little's law).
 func (t *tally) mean() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.served(), 0.05)
 }
 
-// work returns the time in seconds during which a slot is used for each response without an error.
-// Late responses have the same weight as others. Unlike mean, the result therefore does not depend
-// on how many clients disconnect because of the time in the queue.
+// work returns the slot time in seconds for each response without an error. Late responses have the
+// same weight as others. Unlike mean, the result therefore does not depend on how many clients
+// disconnect because of the time in the queue.
 func (t *tally) work() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.samples(), 0.5)
 }
 
 // success returns the share of successful responses, and the variance of the logarithm of this share.
 // It includes responses while the limit was not reached, because an application that rejects requests
-// above a maximum number rarely reaches a higher limit.
+// above a certain number rarely reaches a higher limit.
 func (t *tally) success() (share, variance float64) {
 	good, failed := max(t.responses-t.rejected, 0.5), t.rejected
 	return good / (good + failed), failed / (good + failed) / good
@@ -181,7 +180,7 @@ func (t *tally) typical() (log, variance float64) {
 }
 
 // A lowest estimates the mean without load. It contains the lowest recent mean and the limit at which this mean was
-// measured. A higher mean replaces this mean only if it was measured at a lower limit or at about the same limit.
+// measured. A higher mean replaces it only if the higher mean was measured at a lower limit or at about the same limit.
 type lowest struct {
 	mean  float64   // in seconds; 0 means unknown
 	limit int       // the limit at which mean was measured
@@ -203,8 +202,8 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 }
 
 // A watch detects a change in the mean of the windows of one limit, as returned by work. For each
-// direction, it sums the deviations from the expected mean that are larger than the noise
-// (Page, 1954).
+// direction, it sums the deviations from the expected mean, each reduced by the noise. A negative
+// sum is replaced with 0 (Page, 1954).
 type watch struct {
 	expected        float64 // expected mean in seconds; 0 means unknown
 	longer, shorter float64 // sums of the deviations of the logarithm of the mean
@@ -215,7 +214,7 @@ type watch struct {
 func (w *watch) note(t *tally) (changed bool, where direction) {
 	const (
 		least  = 0.05 // minimum of the noise, as a difference between logarithms
-		alarm  = 0.4  // minimum sum of deviations that is a change
+		alarm  = 0.4  // minimum sum of deviations that indicates a change
 		follow = 0.05 // share of a deviation that is added to the expected mean
 
 		// Alternatives to least and alarm, in standard errors of a window. The larger value is used.

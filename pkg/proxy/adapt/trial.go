@@ -13,9 +13,9 @@ const (
 	finestStep = 0.2      // smallest step
 	failedStep = math.Ln2 // step to a lower candidate while most responses are errors
 
-	// The last steps of a search are stepOfSpread times the spread of the application times, within
-	// finestStep and changeStep. If the spread is large, the comparison of two limits that are close
-	// needs many requests.
+	// The last steps of a search are stepOfSpread times the spread of the application times, but in the
+	// range from finestStep to changeStep. If the spread is large, the comparison of two limits that are
+	// close needs many requests.
 	stepOfSpread = 0.16
 )
 
@@ -40,8 +40,8 @@ const (
 
 	certainUp   = 2.5  // number of standard errors by which the powers must differ to end a trial of a higher limit early
 	certainDown = 3.0  // number of standard errors by which the powers must differ to end a trial of a lower limit early
-	precision   = 0.12 // a trial ends if the standard error of the power, divided by the step, is at most this
-	doubt       = 0.25 // number of standard errors by which the power of a better candidate must be greater
+	precision   = 0.12 // a trial ends if the standard error of the power, divided by the step, is at most this value
+	doubt       = 0.25 // minimum difference between the powers for a better candidate, in standard errors
 	maxTurns    = 40   // maximum number of windows of the candidate
 	minTurns    = 4    // minimum number of pairs of windows from which the variance is estimated
 
@@ -65,7 +65,7 @@ const (
 	longestRest = 4 * time.Minute // maximum pause that is computed from the effect of a candidate
 
 	// maxLoss is the share of the goodput that may be lost because of trials. The pause after a
-	// candidate is long enough for this share, but it is not extended beyond longestRest.
+	// candidate is so long that the loss does not exceed this share, but at most longestRest.
 	maxLoss = 0.01
 
 	// maxTrialLoss is the share of the goodput that may be lost during a trial. If the loss is
@@ -133,7 +133,7 @@ func (t *trial) variance() float64 {
 	return v
 }
 
-// A direction states whether a candidate is lower or higher than the base.
+// A direction indicates whether a candidate is lower or higher than the base.
 type direction int
 
 const (
@@ -149,7 +149,7 @@ type search struct {
 	far       bool      // the next lower candidate is computed from lowest
 	rejected  int       // number of consecutive candidates with the finest step that were rejected
 	found     bool      // neither neighbor of the base is better
-	compared  [2]bool   // by direction; whether a candidate was rejected or did not exist since the last change to the base
+	compared  [2]bool   // by direction; whether, since the last change to the base, a candidate was rejected or did not exist
 	lowest    lowest
 
 	// The pauses between trials and the ends of these pauses, by direction. The pauses apply after the
@@ -323,7 +323,7 @@ func (t *trial) outcome(base int) (o outcome) {
 	// If the goodput grows with the limit, load does not cause the errors. The clients of the
 	// failed requests send more requests because the queue is shorter. If the goodput grows by less
 	// than fullGain, a large increase in the errors still matters, because some applications reject
-	// requests above a maximum number.
+	// requests above a certain number.
 	flatness := 1 - min(max(o.elasticity, 0), 1)
 	small := (1 - flatness) * (1 - min(math.Abs(goodput)/fullGain, 1))
 	o.errors = flatness*math.Log(shareThere/shareBase) + small*(shareThere-shareBase)
@@ -358,7 +358,7 @@ func (c *controller) decide(now time.Time) bool {
 	}
 	t, was := c.trial, c.base
 	c.trial = trial{}
-	// knee is the limit at which the goodput stops growing, if the goodput of lower limits is
+	// knee is the limit at which the goodput stops growing, assuming that the goodput of lower limits is
 	// proportional to the limit.
 	least, most := float64(min(t.limit, was)), float64(max(t.limit, was))
 	knee := least * math.Pow(most/least, min(max(o.elasticity, 0), 1))
@@ -454,8 +454,8 @@ func (c *controller) fall(candidate int, knee float64, o *outcome) {
 }
 
 // rest returns the minimum pause after a worse candidate. pressed is the pause while requests wait
-// longer than the application time, and depends on the goodput that was lost. The pause rest is
-// longer if the candidate increased the application time by more than harm.
+// longer than the application time, and depends on the lost goodput. The result rest can be longer
+// than pressed if the candidate multiplied the application time by more than harm.
 func (t *trial) rest(base int, o *outcome) (rest, pressed time.Duration) {
 	loss := o.loss(t.limit, base)
 	pressed = min(time.Duration(float64(t.lasted)*loss/maxLoss), longestRest)
@@ -472,7 +472,7 @@ func (o *outcome) loss(limit, base int) float64 {
 	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)
 }
 
-// isCostly reports whether the candidate has reduced the goodput during the trial by more than
+// isCostly reports whether the candidate has reduced the goodput of the trial by a share of more than
 // maxTrialLoss.
 func (t *trial) isCostly(base int, now time.Time) bool {
 	o := t.outcome(base)

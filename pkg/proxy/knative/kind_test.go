@@ -31,7 +31,7 @@ type kindTest struct {
 	want  observation.Kind
 }
 
-// Parts of kindTests.
+// Abbreviations for kindTests.
 const (
 	queue      = observation.QueueProbe
 	network    = observation.NetworkProbe

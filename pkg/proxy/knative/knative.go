@@ -1,9 +1,8 @@
-// Package knative contains the header fields of Knative and Kubernetes, the classification of probes, and
-// the tags of routes.
+// Package knative contains the header fields of Knative and Kubernetes, and the classification of probes.
 package knative
 
-// Probe is the field that marks a request as a probe. Hash is a field of a network probe
-// (docs/promises.md section 1).
+// Header fields that mark a request as a probe from Knative or from the kubelet (docs/promises.md
+// section 1).
 const (
 	Probe        = "K-Network-Probe"
 	kubeletProbe = "K-Kubelet-Probe"

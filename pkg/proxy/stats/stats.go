@@ -2,7 +2,7 @@
 // requests that arrived.
 //
 // [Stats] has no clock and no goroutine. The caller passes the current time to each method. The first call after the
-// end of a second stores the values of this second. [Handler] serves the statistics in protobuf for the Knative
+// end of a second stores the values of that second. [Handler] serves the statistics in protobuf for the Knative
 // autoscaler, and as text or JSON for Prometheus, an HPA or KEDA (docs/promises.md 3.3).
 package stats
 
