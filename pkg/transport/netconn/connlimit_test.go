@@ -133,7 +133,7 @@ func TestSilentConnectionsAboveHalfAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 6)
 		all := append(m.answered(3), m.in(3)...)
-		all = append(all, m.in(1)...) // the new connections are not more than half
+		all = append(all, m.in(1)...) // at most half of the connections are silent
 		harness.Equal(t, closed(all), "0", "closed")
 		all = append(all, m.in(20)...)
 		harness.Equal(t, closed(all[:3]), "0", "closed among the used connections")
