@@ -128,7 +128,7 @@ func TestReadingConnectionIsReplacedLast(t *testing.T) {
 	})
 }
 
-// A silent connection replaces another silent connection, and not a connection that a client uses.
+// If more than half of the connections are silent, they are replaced before the connections that clients use.
 func TestSilentConnectionsAboveHalfAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 6)
