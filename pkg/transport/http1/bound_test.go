@@ -16,8 +16,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// Each bound has two tests. In one, the peer attacks, and in the other, it is the heaviest legitimate peer.
-// docs/bounds.md lists the bounds and their tests.
+// Each bound has a test with an attack and a test with the heaviest legitimate peer. docs/bounds.md lists the bounds
+// and their tests.
 
 // defaults are the default values of the settings that define bounds.
 func defaults(p *proxy.Proxy, s *proxytest.Options) {

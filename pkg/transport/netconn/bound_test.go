@@ -14,8 +14,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Each bound has two tests. In one, the peer attacks, and in the other, it is the heaviest legitimate peer.
-// docs/bounds.md lists the bounds and their tests.
+// Each bound has a test with an attack and a test with the heaviest legitimate peer. docs/bounds.md lists the bounds
+// and their tests.
 
 // soon is a timeout that expires during a test.
 const soon = 30 * time.Millisecond

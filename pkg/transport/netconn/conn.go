@@ -106,10 +106,10 @@ func asAgain(err error) error {
 // error if the write deadline expires or the connection is closed.
 func (c *Conn) WaitWrite(try func(fd uintptr) (done bool)) error { return c.raw.Write(try) }
 
-// TryWrite writes as much of p and then q as possible without blocking, and returns the number of
-// bytes written. If no bytes can be written, it returns ErrAgain. With TLS, written bytes may still be
-// buffered. All of them were sent if a call to TryWrite with empty p and q returns no error. TryWrite must
-// be called inside WaitWrite with the fd of WaitWrite.
+// TryWrite writes as much of p and then q as possible without blocking, and returns the number of bytes written. If
+// no bytes can be written, it returns ErrAgain. With TLS, written bytes may still be buffered. If a call to TryWrite
+// with empty p and q returns no error, all written bytes were sent. TryWrite must be called inside WaitWrite with the
+// fd of WaitWrite.
 func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
 	switch {
 	case c.tls != nil:

@@ -128,12 +128,12 @@ func TestReadingConnectionIsReplacedLast(t *testing.T) {
 	})
 }
 
-// A silent connection replaces another silent connection, and not a connection that a client uses.
+// If more than half of the connections are silent, they are replaced before the connections that clients use.
 func TestSilentConnectionsAboveHalfAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 6)
 		all := append(m.answered(3), m.in(3)...)
-		all = append(all, m.in(1)...) // the new connections are not more than half
+		all = append(all, m.in(1)...) // at most half of the connections are silent
 		harness.Equal(t, closed(all), "0", "closed")
 		all = append(all, m.in(20)...)
 		harness.Equal(t, closed(all[:3]), "0", "closed among the used connections")

@@ -46,7 +46,7 @@ func newScript(f *forger, steps []byte) (s script) {
 			}
 			s.sent = append(s.sent, f.record(data, content)...)
 			s.content = append(s.content, content...)
-		case 4, 5: // a KeyUpdate without or with a request for an update
+		case 4, 5: // a KeyUpdate; 5 requests an update from the server
 			s.sent = append(s.sent, f.record(handshake, []byte{keyUpdate, 0, 0, 1, what - 4})...)
 			f.update()
 		case 6: // an incomplete message

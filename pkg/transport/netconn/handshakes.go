@@ -155,8 +155,8 @@ func (h *handshake) close(name bound.Name) bool {
 }
 
 // recordFailure records the error of a failed handshake. It records nothing if the connection was closed, or if the
-// client exceeded a bound, because the bound was already recorded. A client that sent nothing is not recorded either,
-// because it may be a TCP probe.
+// client exceeded a bound, because the bound was already recorded. It also records nothing if the client sent no
+// data, because TCP probes send no data.
 func (h *handshake) recordFailure(err error) {
 	if h.received && !h.exceeded.Load() && !connectionClosed(err) {
 		h.server.bounds.Fail(handshakeError(err), h.conn.RemoteAddr().String(), err)

@@ -52,8 +52,8 @@ func (w *Watcher) Close() error {
 }
 
 // Add registers c. When the peer closes its side of the connection or resets the connection, the watcher calls gone
-// once from its own goroutine. This also applies if the peer did so before Add was called. gone must not block. Add
-// returns nil if c cannot be watched.
+// once from its own goroutine. gone is also called if the peer closed or reset the connection before Add was called.
+// gone must not block. Add returns nil if c cannot be watched.
 func (w *Watcher) Add(c syscall.Conn, gone func()) *Watch {
 	raw, err := c.SyscallConn()
 	if err != nil {

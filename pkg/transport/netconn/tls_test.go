@@ -41,7 +41,7 @@ func tryRead(t *testing.T, l *netconn.Conn) (string, error) {
 // An incomplete record starts the timeout for a header section.
 func TestIncompleteRecordIsStalled(t *testing.T) {
 	for _, kind := range []string{"TLS 1.2", "TLS 1.3"} {
-		for _, part := range []int{1, 4, 5, 6, 20} { // lengths within the header and within the content
+		for _, part := range []int{1, 4, 5, 6, 20} { // the first 5 bytes are the header
 			t.Run(fmt.Sprintf("%s, %d bytes", kind, part), func(t *testing.T) {
 				p := newPair(t, kinds[kind])
 				if p.link.Stalled() {

@@ -105,7 +105,7 @@ func (c *WebSocket) GoAway() {
 	_ = c.sayWhenDue() // ignore the error, because the client detects that the connection ends
 }
 
-// sayWhenDue writes the Close frame if GoAway was called and no frame is incomplete.
+// sayWhenDue writes the Close frame if GoAway was called and the output ends between two frames.
 func (c *WebSocket) sayWhenDue() error {
 	if !c.asked || c.said || !c.between() {
 		return nil
@@ -117,7 +117,7 @@ func (c *WebSocket) sayWhenDue() error {
 	return err
 }
 
-// between reports whether no frame is incomplete.
+// between reports whether the output ends between two frames.
 func (c *WebSocket) between() bool { return c.left == 0 && len(c.head) == 0 }
 
 // untilNext returns the number of bytes of p that belong to the current frame. If p ends within the frame header,

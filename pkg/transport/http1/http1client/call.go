@@ -282,11 +282,11 @@ func (c *Call) bodyUntouched() bool {
 	return c.upload.done == nil
 }
 
-// OnlyH2Behind is called after Do has returned err. It reports whether the user container supports only HTTP/2 and
-// has not processed the request, so that the request can be sent again over HTTP/2. A response in HTTP/2 shows that
-// HTTP/1.1 is not supported. If the user container has closed the connection without a response, it may also have
-// processed the request and crashed (docs/promises.md 3.7). To distinguish these cases, OnlyH2Behind detects whether
-// the user container supports HTTP/1.1, until the canceler fires.
+// OnlyH2Behind reports whether the user container supports only HTTP/2 and has not processed the request, so that the
+// request can be sent again over HTTP/2. err is the error that Do returned. A response in HTTP/2 shows that HTTP/1.1
+// is not supported. If the user container has closed the connection without a response, it may also have processed
+// the request and crashed (docs/promises.md 3.7). To distinguish these cases, OnlyH2Behind detects whether the user
+// container supports HTTP/1.1, until the canceler fires.
 func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) bool {
 	e, ok := errors.AsType[*transport.Error](err)
 	if !ok || !c.bodyUntouched() {

@@ -42,7 +42,7 @@ func TestSlowInformationalResponsesPass(t *testing.T) {
 	})
 }
 
-// Header blocks are limited to 256 KiB, and so is each string in them.
+// A header block and each string in it are limited to 256 KiB.
 func TestLargeResponsesAreRecorded(t *testing.T) {
 	large := []string{"a", strings.Repeat("~", 200<<10), "b", strings.Repeat("~", 200<<10)}
 	for name, c := range map[string]struct {

@@ -38,9 +38,9 @@ func (h *Head) reset() {
 	*h = Head{Fields: h.Fields[:0]}
 }
 
-// If the slice Fields has space for more than manyFields fields, the slice counts against the memory budget. If it has
-// space for more than 4*manyFields fields, it is released after the next block with at most manyFields fields. fieldSize
-// is the size of a field in bytes without its name and value.
+// If the capacity of Fields exceeds manyFields, the slice counts against the memory budget. If the capacity exceeds
+// 4*manyFields, the slice is released after the next block with at most manyFields fields. fieldSize is the size of a
+// field in bytes without its name and value.
 const (
 	manyFields = 64
 	fieldSize  = 48

@@ -38,8 +38,8 @@ type uploads struct {
 	peak     int    // largest window of the connection, in bytes
 }
 
-// An exclusive upload of another client can begin if at least peak/freeShare bytes of the window are free. The value
-// must be greater than 2, because servers usually send WINDOW_UPDATE only after half of the window is used.
+// freeShare is the ratio of peak to the free window that is required to begin an exclusive upload of another client.
+// The value must be greater than 2, because servers usually send WINDOW_UPDATE only after half of the window is used.
 const freeShare = 4
 
 // admits reports whether u can be sent on the connection. window is the window of the connection in bytes.
