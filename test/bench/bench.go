@@ -270,7 +270,7 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 		before = append(before, provide(p.certDir, at.Cert, at.Key))
 	}
 	if in.quota != nil {
-		before = append(before, in.quota.add) // this function is the last one, because it waits until the CPU time used before it no longer counts
+		before = append(before, in.quota.add) // add is last, because it waits until earlier CPU time does not reduce the quota
 	}
 	g.before = func(pid int) error {
 		for _, f := range before {
@@ -510,8 +510,8 @@ func (b *bench) startPod(p *peer) (r *running, stop func(), err error) {
 }
 
 // startPeers starts peers and sends requests so that their connection pools are filled. Running
-// peers use no CPU time while they receive no requests. Peers that fail to start are recorded
-// for a measure and omitted. stop stops all peers.
+// peers use no CPU time while they receive no requests. If a peer fails to start, startPeers omits
+// it and records the error for the given measure. stop stops all peers.
 func (b *bench) startPeers(ctx context.Context, peers []*peer, in circumstances, k client, measure string) (all []*running, stop func(), err error) {
 	stop = func() {
 		for _, r := range all {

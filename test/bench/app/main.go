@@ -1,7 +1,7 @@
 //go:build linux
 
 // Command app is the user container of the comparison. It uses as little CPU time as possible,
-// so that the differences between the proxies are visible: it serves HTTP/1.1 on raw
+// so that the differences between the proxies are visible. It serves HTTP/1.1 on raw
 // connections, with one goroutine for each connection and with prepared responses.
 //
 //	GET /              1 KB with Content-Length
