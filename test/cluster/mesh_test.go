@@ -135,8 +135,8 @@ func startLinkerd(t *testing.T) {
 	}
 }
 
-// linkerdValues returns the values for a chart that uses the images on the node. The rules are
-// created by the iptables program of the node, which runs as root.
+// linkerdValues returns chart values that select the images on the node. The iptables program of
+// the node creates the rules, and it must run as root.
 func linkerdValues(t *testing.T, file string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(file)

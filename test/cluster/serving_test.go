@@ -28,7 +28,7 @@ const ledgerTemplate = `{"message":"request","target":"{{js .Request.URL.Request
 
 // servingConfig contains the keys of Knative's ConfigMaps that the tests set, by ConfigMap.
 var servingConfig = map[string]string{
-	// releases before 1.0 use the names that contain a dot
+	// Releases before 1.0 use the keys that contain a dot.
 	"network": `{"ingress-class":"test.ingress.networking.knative.dev","certificate-class":"test.ingress.networking.knative.dev",` +
 		`"ingress.class":"test.ingress.networking.knative.dev","certificate.class":"test.ingress.networking.knative.dev"}`,
 	"domain":        `{"example.com":""}`,

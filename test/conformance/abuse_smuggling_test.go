@@ -24,7 +24,7 @@ import (
 // The tests of request smuggling run real servers behind the sidecar, which record the requests
 // that they receive.
 
-var backendNames = flag.String("backends", "net/http", "the servers behind the sidecar in the tests of smuggling, of net/http, nginx, node, lenient-node")
+var backendNames = flag.String("backends", "net/http", "comma-separated list of the servers behind the sidecar in the smuggling tests: net/http, nginx, node, lenient-node")
 
 // newBackend starts the named server on the port of the user container. The server supports
 // HTTP/1.1 and responds to each request with "X-From: app" and with the request target in
@@ -171,8 +171,8 @@ func smuggledPost(fields, body string) string {
 	return "POST /f/N HTTP/1.1\r\nHost: a.test\r\n" + fields + "\r\n" + body
 }
 
-// twoFramings returns requests with two framings: one parser uses the length, and another
-// parser uses the chunks.
+// twoFramings returns requests with two framings. Some parsers use the length, and others use the
+// chunks.
 func twoFramings() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	lengthFirst := "0\r\n\r\n" + hidden
@@ -400,7 +400,7 @@ func checkRecord(t *testing.T, forms []smuggle, answers []map[string]int, total 
 	}
 }
 
-// HTTP/2 fields can contain bytes that are invalid in HTTP/1.1. They never become a second
+// HTTP/2 fields can contain bytes that are invalid in HTTP/1.1. These bytes never become a second
 // request.
 func TestSmuggledHTTP2RequestsDoNotReachServer(t *testing.T) {
 	forms := formsH2()
@@ -428,7 +428,7 @@ func TestSmuggledHTTP2RequestsDoNotReachServer(t *testing.T) {
 }
 
 // A formH2 is an HTTP/2 request that contains another request. /N is a placeholder for the
-// number of the form.
+// number of the case.
 type formH2 struct {
 	name   string
 	pseudo map[string]string // pseudo-header fields that replace the defaults

@@ -38,7 +38,7 @@ func (p *proxy) probe(t *testing.T, addr string) {
 }
 
 // probeImmediately is like probe, but repeats the probe if the test was too slow to send the
-// request within the time that a new connection is protected.
+// request while the new connection was protected.
 func (p *proxy) probeImmediately(t *testing.T) {
 	t.Helper()
 	for {

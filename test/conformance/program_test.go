@@ -17,7 +17,7 @@ import (
 )
 
 // programVersion is the version of the program queue-proxy-conformance. The linker sets it. It is empty
-// if the package is tested by go test.
+// if go test builds the package.
 var programVersion string
 
 // Environment variables of the processes that run the tests for the program.
