@@ -176,7 +176,7 @@ func servingManifest() (string, error) {
 		core + "/deployments/webhook.yaml", core + "/webhooks/*.yaml",
 	} {
 		found, err := filepath.Glob(pattern)
-		// Some releases do not contain objects that their custom resources require.
+		// Some releases contain no files that match these patterns.
 		optional := pattern == core+"/200-*.yaml" || pattern == core+"/300-*.yaml"
 		if err != nil || len(found) == 0 && !optional {
 			return "", errors.Join(err, fmt.Errorf("%s: no files found", pattern))

@@ -76,7 +76,7 @@ func (p *process) lastOutput(n int) string {
 	return strings.TrimSpace(string(text[max(0, len(text)-n):]))
 }
 
-// findProgram returns the path of a program, which can also be in the folders of the
+// findProgram returns the path of a program, which can also be in a directory for the
 // system administrator.
 func findProgram(name string) (string, error) {
 	for _, dir := range []string{"", "/usr/sbin", "/sbin", "/usr/local/sbin"} {

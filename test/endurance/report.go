@@ -22,7 +22,7 @@ type report struct{ lines []line }
 const (
 	passed   = "ok"
 	crowded  = "ok, many connections"
-	alone    = "ok, not compared" // the row did not run with the sidecar, or not without a proxy
+	alone    = "ok, not compared" // the row did not run with the sidecar, or it did not run without a proxy
 	rejected = "**FAIL**"
 )
 
@@ -186,7 +186,7 @@ const (
 	endMarker   = "<!-- /endurance -->"
 )
 
-// writeTo writes the lines of r into the table between the markers of a document. The lines of other rows stay.
+// writeTo writes the lines of r into the table between the markers of a document. It keeps the lines of other rows.
 func (r *report) writeTo(page string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {

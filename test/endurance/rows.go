@@ -23,9 +23,9 @@ type row struct {
 	hour     bool      // the row is used only with -hour
 }
 
-// manyRequests is the minimum number of requests of rows with small messages, and
-// fewRequests of all other rows without a fixed duration. Rows with messages of 100 MB
-// require hugeRequests, which is 2 GB.
+// The minimum number of requests of a row without a fixed duration: manyRequests for small
+// messages, hugeRequests for messages of 100 MB, which is 2 GB in total, and fewRequests for
+// all other rows.
 const (
 	manyRequests = 100_000
 	fewRequests  = 200
@@ -54,7 +54,7 @@ func h2load(path string, args ...string) program {
 	return toolLoad(append(c, "{{.Scheme}}://{{.Target}}"+path)...)
 }
 
-// node runs a script of the peers folder.
+// node runs a script of the directory peers with Node.js.
 func node(script string, args ...string) program {
 	return append(program{"node", "{{.Peers}}/" + script}, args...)
 }
