@@ -20,8 +20,8 @@ import (
 // period is 8.5 s and the deadline is 17 s.
 const drainService = "timeout-of-the-drain"
 
-// remove stops the pod like the kubelet: SIGTERM to the sidecar, which has no preStop hook,
-// then the preStop hook of the user container, then terminate. It returns after terminate.
+// remove stops the pod like the kubelet. It sends SIGTERM to the sidecar, which has no preStop hook,
+// runs the preStop hook of the user container, and then calls terminate.
 func (p *pod) remove(terminate func()) {
 	p.t.Helper()
 	p.sidecar.terminate()

@@ -96,8 +96,8 @@ func (p *process) await(addresses ...string) error {
 	return nil
 }
 
-// runProgram runs a program to its end and returns its output. The exit status is not an
-// error.
+// runProgram runs a program to its end and returns its output. ok reports whether the exit status
+// is 0. Another exit status is not an error.
 func runProgram(ctx context.Context, argv ...string) (text string, ok bool, err error) {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

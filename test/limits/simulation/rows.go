@@ -548,7 +548,7 @@ func (r *Row) State() observation.LimitState {
 	return l.State()
 }
 
-// Adaptive runs the row with the adaptive limit and returns the course of the limit.
+// Adaptive runs the row with the adaptive limit. It returns the result and each change to the limit.
 func (r *Row) Adaptive(jitter uint64) (Result, []Point) {
 	run := r.run(nil)
 	return follow(&run, adapt.New(adapt.Settings{Max: Ceiling, Seed: jitter}))
