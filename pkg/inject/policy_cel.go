@@ -179,7 +179,7 @@ func (p *policy) conditions() []expression {
 && object.spec.?terminationGracePeriodSeconds.orValue(0) >= 0 && object.spec.?terminationGracePeriodSeconds.orValue(0) <= ` + maxGrace},
 		{"no-budget", "With pod-level resources, the requests of the sidecar are different.", `!has(object.spec.resources)`},
 		{"one-app", "Exactly one container can receive the requests.", ofOptions(`size(` + apps + `) == 1`)},
-		{"one-port", "The pod has exactly one port for requests, and no port has its new name.", ofApp(`size(` + portsOfApp + `) == 1
+		{"one-port", "The pod has exactly one port for requests, and no port has a name that the injection uses.", ofApp(`size(` + portsOfApp + `) == 1
 && !(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c, c.?ports.orValue([]).exists(p, p.?name.orValue('') == 'user-port'))
 && !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['` + config.AutoscalerPortName + `', '` + config.MetricsPortName + `'])`)},
 		{"plain-text", "No probe uses HTTPS on the port.", ofPort(`  [app.?readinessProbe, app.?livenessProbe, app.?startupProbe].all(r,
