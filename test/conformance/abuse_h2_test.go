@@ -105,10 +105,10 @@ type victim struct {
 	honest []*honest
 }
 
-// countingApp answers GET /hold after 10 ms or when the client closes the connection, /wait
-// when the client closes the connection, /informational after 99 long informational responses,
-// POST after the complete body, and all other requests immediately. It records the number of
-// concurrent requests if there is a limit.
+// countingApp responds to most requests immediately. It responds to GET /hold after 10 ms or when
+// the client closes the connection, to /wait when the client closes the connection, to
+// /informational after 99 long informational responses, and to POST after the complete body. It
+// records the number of concurrent requests if there is a limit.
 type countingApp struct {
 	limit int
 	came  atomic.Int64 // number of requests except for /now

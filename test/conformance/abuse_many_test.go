@@ -93,7 +93,8 @@ func sends(text string) func(net.Conn) error {
 }
 
 // checksRecord returns a function that completes a TLS handshake with the given ALPN protocol, sends
-// first, which is a request or the preface, waits for a response, and sends the beginning of a record.
+// first and waits for a response, and then sends the beginning of a record. first is a request or the
+// preface.
 func checksRecord(protocol, first string) func(net.Conn) error {
 	return func(c net.Conn) error {
 		c.SetDeadline(time.Now().Add(patience))

@@ -272,9 +272,8 @@ func ambiguousLines() (all []smuggle) {
 
 var caseOf = regexp.MustCompile(`/([fmv])/(\d{4})`)
 
-// For any input, a server behind the sidecar receives at most as many requests as the client
-// receives responses, it does not receive the hidden request, and no other client receives a
-// wrong response.
+// For any input, a server behind the sidecar does not receive the hidden request, and it receives at
+// most as many requests as the client receives responses. No other client receives a wrong response.
 func TestSmuggledRequestsDoNotReachServer(t *testing.T) {
 	for name := range strings.SplitSeq(*backendNames, ",") {
 		t.Run(name, func(t *testing.T) {

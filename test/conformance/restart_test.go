@@ -223,7 +223,7 @@ func TestAppThatClosesIdleConnectionsAtRandom(t *testing.T) {
 					t.Errorf("the app received a POST %d times: %v", seen, a)
 				case a.method == "POST" && (!a.whole || a.status != 200):
 					// The app may have read the request while it closed the connection. Only
-					// the client knows whether the request can be sent again, so it must
+					// the client can decide whether to send the request again, so it must
 					// receive an error.
 					if a.status != 502 || a.word != "app-reset" {
 						t.Errorf("POST: got %v, want a response or app-reset", a)

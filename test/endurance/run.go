@@ -59,7 +59,7 @@ func runRow(ctx context.Context, dir string, r *row, v variant, o *settings) (*o
 	return out, nil
 }
 
-// check adds the failures that are visible after the load: processes that ended, and
+// check adds the failures that are visible after the load: processes that have exited, and
 // statistics of the sidecar that do not return to zero.
 func (out *outcome) check(ctx context.Context, at *place, v variant, app, proxy *process) {
 	for _, p := range []*process{app, proxy} {
