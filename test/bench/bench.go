@@ -879,8 +879,8 @@ func steadyWaits(took [][]time.Duration) ([]time.Duration, error) {
 // complete error.
 const failureLength = 300
 
-// failed records an error of a peer, so that the run continues with other peers. It returns the
-// error of the context.
+// failed records an error of a peer, so that the run continues with other peers. It returns an error
+// only if ctx is done.
 func (b *bench) failed(ctx context.Context, measure, peer string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

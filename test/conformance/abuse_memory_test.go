@@ -209,7 +209,7 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 // send. The sum of all bodies is seven times the budget.
 func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
 	const connections, streams, more = 800, 4, 20
-	// On a busy machine, closed connections release their memory with a delay.
+	// The limit allows for closed connections, which release their memory with a delay on a busy machine.
 	const maxUsed = smallPod / 2
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {

@@ -231,7 +231,7 @@ func TestIdleHTTP2ConnectionIsClosedAtLimit(t *testing.T) {
 	}
 }
 
-// A tunnel counts as a connection until it is closed. Then the next waiting connection is
+// A tunnel counts as a connection. After the tunnel is closed, the next waiting connection is
 // accepted.
 func TestTunnelCountsAsConnection(t *testing.T) {
 	p := newProxy(t)

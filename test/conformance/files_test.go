@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A fleet is a number of clients. Each client has one persistent connection.
+// A fleet is a group of clients. Each client has one persistent connection.
 type fleet struct {
 	clients []*http.Client
 	url     string

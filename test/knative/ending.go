@@ -16,8 +16,8 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// drainService has a short timeoutSeconds, which is also the grace period of the pod. The quiet
-// period is 8.5 s and the deadline is 17 s.
+// drainService is a Service with a short timeoutSeconds, which is also the grace period of the pod.
+// The quiet period is 8.5 s and the deadline is 17 s.
 const drainService = "timeout-of-the-drain"
 
 // remove stops the pod like the kubelet. It sends SIGTERM to the sidecar, which has no preStop hook,

@@ -127,7 +127,7 @@ func send(b []byte) step {
 	}
 }
 
-// frames sends frames: the first byte and the payload of each frame.
+// frames sends frames. parts contains the first byte and the payload of each frame.
 func frames(parts ...any) step {
 	return func(p *peer) error {
 		var b []byte

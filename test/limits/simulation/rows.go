@@ -393,7 +393,7 @@ func AdviceRows() []Row {
 	return rows
 }
 
-// loads contains the number of requests per second for each case. It is about 0.7 of the
+// loads contains the number of requests per second for each case, which is about 70 % of the
 // capacity.
 var loads = map[string]float64{
 	"fixed pool": 450, "CPU-bound": 550, "lock-bound": 420, "GPU batch": 140,

@@ -55,7 +55,7 @@ type Run struct {
 	For   time.Duration
 	From  time.Duration // start of the measurement
 	Seed  uint64
-	Trace func(at time.Duration) // called after the limit in force changed; may be nil
+	Trace func(at time.Duration) // called after each change of the current limit; may be nil
 }
 
 // A Result contains the results of the measurement, which starts at Run.From.
