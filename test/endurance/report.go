@@ -92,7 +92,7 @@ func (out *outcome) print(name string) {
 	}
 }
 
-// size returns a number of bytes in words.
+// size formats a number of bytes in KB, MB or GB.
 func size(n int64) string {
 	switch {
 	case n >= 1e9:
