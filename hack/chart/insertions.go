@@ -265,7 +265,7 @@ func write(built map[string][]object) (map[string]string, error) {
 	return files, nil
 }
 
-// affinityOf returns the affinity from the overlay for several replicas as YAML below its key.
+// affinityOf returns the affinity in the overlay ha as YAML, without its key.
 func affinityOf(objects []object) (string, error) {
 	for _, o := range objects {
 		if o.kind != "Deployment" {

@@ -105,8 +105,8 @@ func (b *bench) close() {
 	os.RemoveAll(b.dir)
 }
 
-// measure runs all rounds. It returns only its own errors and those of the context. Errors of
-// peers are stored in the results.
+// measure runs all rounds. It returns an error only if ctx is done or if the bench itself fails.
+// Errors of peers are stored in the results.
 func (b *bench) measure(ctx context.Context) error {
 	for _, p := range b.peers {
 		if !b.results.Settings.selects("start") {

@@ -32,7 +32,8 @@ const linkerdFolder = "/var/run/linkerd"
 const injectorAddress = nodeAddress + ":8453"
 
 // A meshOrder is an order in which the API server calls both injectors. It depends on the name
-// of Linkerd's configuration. The other configuration is queue-proxy-injector.
+// of Linkerd's configuration, because the other configuration always has the name
+// queue-proxy-injector.
 type meshOrder struct {
 	name, configuration string
 	reinvocation        string

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// The tests of request smuggling run real servers behind the sidecar, which record the requests
-// that they receive.
+// The tests of request smuggling run real servers behind the sidecar. The servers record the
+// requests that they receive.
 
 var backendNames = flag.String("backends", "net/http", "comma-separated list of the servers behind the sidecar in the smuggling tests: net/http, nginx, node, lenient-node")
 

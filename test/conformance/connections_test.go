@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// MAX_CONNECTIONS is the sum of the connections to both ports for requests. When the
+// MAX_CONNECTIONS limits the total number of connections to both ports for requests. When the
 // limit is reached, the sidecar closes the connection that has been idle for the longest
 // time (docs/bounds.md, "Connections").
 

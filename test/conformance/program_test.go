@@ -177,7 +177,7 @@ func (p *program) run(stdout, stderr io.Writer) (failed bool, err error) {
 }
 
 // runTests runs tests in one process, or with fixed ports in a process for each test. It writes the
-// output of a process to log after the process ends.
+// output of a process to log after the process has exited.
 func (p *program) runTests(names []string, log io.Writer) (map[string]result, error) {
 	parts := [][]string{names}
 	if p.fixedPorts {

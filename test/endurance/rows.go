@@ -102,8 +102,8 @@ func grpcRows() []row {
 // boundaryRows returns the rows at the limits of the protocol.
 func boundaryRows() []row {
 	return []row{
-		// The client reads a response after its last frame, so it sends WINDOW_UPDATE for
-		// streams that have ended.
+		// The client reads a response after the last frame has arrived, so it sends
+		// WINDOW_UPDATE for streams that have ended.
 		{name: "net/http client, 1 MB responses on one connection", app: httpApp(), h2: true, quick: true,
 			loads: []program{goLoad("http-get", "-streams=64", "-late=300ms", "-path=/?size=1000000&seed=SEED")}},
 		{name: "h2load 1 x 250", app: httpApp(), h2: true, requests: manyRequests, quick: true,

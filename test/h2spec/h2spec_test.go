@@ -234,8 +234,8 @@ func (to *target) waitUntilReady(t *testing.T) {
 	}
 }
 
-// greeting is the response from the app. Cases of flow control are skipped if it has fewer than
-// 5 bytes.
+// greeting is the response from the app. h2spec skips cases of flow control if the response has
+// fewer than 5 bytes.
 const greeting = "hello, h2spec"
 
 // quiet is a logger that discards the errors of servers that a test breaks.

@@ -3,8 +3,7 @@
 //
 // net/http reads requests and writes responses, and ReverseProxy handles hop-by-hop fields. The client
 // side of the engines sends requests, because http.Transport accepts invalid responses and has other
-// rules for replays. The reference does not support tunnels, timeouts or the
-// limits of the engines.
+// rules for replays. The reference does not support tunnels, timeouts or the limits of the engines.
 package reference
 
 import (

@@ -135,14 +135,14 @@ var outside = []string{
 }
 
 // An importer is a module or a group of modules, with the directories that can import it in
-// production code. Tests can import each module.
+// production code. Tests can import any module.
 type importer struct {
 	prefix  string
 	folders []string
 }
 
-// importers lists the other modules that production code can import. All other modules are
-// forbidden.
+// importers lists the modules of other projects that production code can import. All other modules
+// are forbidden.
 var importers = []importer{
 	{prefix: "github.com/kelseyhightower/envconfig", folders: []string{"pkg/config"}},
 	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/observe/metrics", "pkg/plugin"}},

@@ -318,8 +318,8 @@ func sink(w http.ResponseWriter, r *http.Request) {
 	answer(w, map[string]any{"length": n, "sha256": sum})
 }
 
-// breakOff closes the connection during an exchange. It first writes text. If text is
-// empty, it resets the connection.
+// breakOff writes text and closes the connection during an exchange. If text is empty, it
+// resets the connection.
 func breakOff(w http.ResponseWriter, text string) {
 	c, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {

@@ -7,7 +7,7 @@
 //	GET /              1 KB with Content-Length
 //	GET /100k          100 KB with Content-Length
 //	GET /slow?ms=20    1 KB after 20 ms
-//	POST (any path)    reads and discards the body, then 2 bytes
+//	POST (any path)    2 bytes after the complete body, which is discarded
 //
 // It supports the requests that the proxies send: requests with Content-Length or without a
 // body. It responds to other requests with status 400 and closes the connection.
