@@ -195,7 +195,8 @@ func TestAdmissionPolicyInjectsOneSidecar(t *testing.T) {
 			webhook(t)
 		}
 		s := newSpace(t, "policy-"+stage, restricted, wanted)
-		// The policy excludes pods with annotations, and it takes effect after a short time.
+		// The policy takes effect after a short time. The pod has no annotations, because the policy
+		// excludes pods with annotations.
 		eventually(t, "the policy takes effect", func() error {
 			out, err := run([]byte(app{name: "try"}.pod()), "kubectl", "-n", s.name, "apply", "--dry-run=server", "-o", "json", "-f", "-")
 			if err == nil && !strings.Contains(out, sidecarName) {

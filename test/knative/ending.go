@@ -241,9 +241,9 @@ func onlyIdleTimeoutEndsWebSocket(t *testing.T, _ *Release) {
 	}
 }
 
-// As in Knative's TestRevisionTimeout, timeoutSeconds applies to the complete request, or
-// before Knative 1.19 to the time until the first byte. A late response is replaced with status
-// 504 or truncated.
+// As in Knative's TestRevisionTimeout, timeoutSeconds applies to the complete request. Before
+// Knative 1.19, it applies to the time until the first byte. A late response is replaced with
+// status 504 or truncated.
 func timeoutSecondsFollowsRelease(t *testing.T, r *Release) {
 	p := newPod(t, "timeout-shortest")
 	p.start()

@@ -42,7 +42,7 @@ func leakApp(t *testing.T, http1 bool) *proxytest.Proxy {
 	})
 }
 
-// sendAndReset opens a connection, sends all frames that the function write adds with one
+// sendAndReset opens a connection, sends the frames that the function write adds in a single
 // write, and resets the connection. The proxy receives the reset before it has read all frames.
 func sendAndReset(t *testing.T, p *proxytest.Proxy, write func(f *harness.Frames, sent *bytes.Buffer)) {
 	t.Helper()
