@@ -2,8 +2,8 @@
 # without a shell, a libc or a user database. The stage of the sidecar is last, so that it is the default
 # target.
 
-# The images use Go and the CA certificates of the builder image. For builds that stay reproducible, set
-# a digest: --build-arg BUILDER=docker.io/library/golang@sha256:... The registry is part of the name
+# The images use Go and the CA certificates of the builder image. To keep builds reproducible, set a
+# digest: --build-arg BUILDER=docker.io/library/golang@sha256:... The registry is part of the name
 # because podman does not add a registry.
 ARG BUILDER=docker.io/library/golang:1.26.9-bookworm
 

@@ -16,8 +16,8 @@ COMMIT  = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 # The time of the commit in seconds since the Unix epoch. It makes the images reproducible.
 EPOCH   = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-# The version and the commit are set with -X. -buildvcs is disabled because it stores the state of the
-# checkout in the binary, so that builds would not be reproducible. The Dockerfile uses the same flags.
+# The flag -X sets the version and the commit. -buildvcs is disabled because it would store the state of
+# the checkout in the binary, and builds would not be reproducible. The Dockerfile uses the same flags.
 GO_BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
 	-ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
 
@@ -50,7 +50,7 @@ build: ## Build all programs in cmd as static binaries in bin.
 	@mkdir -p $(OUT)
 	$(GO_BUILD) -o $(OUT) $(PROGRAMS)
 
-# A test binary with a version is a program that does not need go test (test/conformance/program_test.go).
+# A test binary with a version acts as a program that does not need go test (test/conformance/program_test.go).
 conformance-program: ## Build the conformance suite as the program bin/queue-proxy-conformance, which runs without this repository.
 	@mkdir -p $(OUT)
 	CGO_ENABLED=0 $(GO) test -c -vet=off -trimpath -buildvcs=false \
@@ -71,9 +71,9 @@ TEST_JOBS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 TEST = $(GO) test -vet=off -p $(TEST_JOBS) -timeout $(TEST_TIMEOUT)
 
 # The first step exists because the tests of several packages, which run at the same time, use
-# the programs and kustomize. Without it, each of them would compile the same packages. The
-# last step runs without the race detector because some of these tests are not compiled with
-# it, and the others do not start a goroutine.
+# the programs and kustomize. Without this step, each of these tests would compile the same
+# packages. The last step runs without the race detector because some of its tests are not
+# compiled with the race detector, and the others do not start a goroutine.
 test: ## Run all tests except the conformance and load tests, with the race detector.
 	@echo "== make test, 1 of 3: compile the programs and kustomize"
 	$(GO) build -o /dev/null ./cmd/...
@@ -141,8 +141,8 @@ knative: ## Test the sidecar with the code of Knative (root). QUEUE_PROXY=path, 
 		QUEUE_PROXY=$(if $(filter-out knative,$(QUEUE_PROXY)),$(abspath $(QUEUE_PROXY)),$(QUEUE_PROXY)) $(GO) test -count=1 -timeout 20m -v ./...) || exit 1; \
 	done
 
-# go test -run succeeds if the pattern matches no test. Therefore, a pattern of the user is checked
-# first. Each alternative must match at least one test.
+# go test -run succeeds even if the pattern matches no test. Therefore, a pattern from the user is
+# checked first. Each alternative must match at least one test.
 SELECTION = $(GO) run ./test/rules/selection
 
 # The first run builds Kubernetes and Knative, which takes about 30 minutes. The programs are stored
@@ -173,7 +173,7 @@ fuzzers: ## List the fuzz tests in the form "package Name".
 	@$(FUZZERS)
 
 # Inputs that fail are stored in testdata/fuzz of the package, so that go test runs them. The time for
-# minimization is short because it would otherwise take a minute for each interesting input.
+# minimization is short because the minimization of each interesting input would otherwise take a minute.
 fuzz: ## Run each fuzz test for FUZZTIME (10s); FUZZ="wire Fuzz" selects by "package Name".
 	@$(FUZZERS) | $(SELECTION) -lines '$(FUZZ)'
 	@$(FUZZERS) | grep -E '$(FUZZ)' | { \

@@ -46,8 +46,7 @@ func replacements() []insertion {
 }
 
 // additions returns the insertions that add lines to the end of a mapping or a sequence, for values
-// that the overlays do not contain. affinity is the default affinity from the overlay for several
-// replicas.
+// that the overlays do not contain. affinity is the default affinity, which the overlay ha contains.
 func additions(affinity string) []insertion {
 	pod := "spec/template/spec"
 	optional := func(key string) insertion {
@@ -71,7 +70,7 @@ func additions(affinity string) []insertion {
 
 const monitoringLabels = "{{- with .Values.monitoring.labels }}\n{{- toYaml . | nindent INDENT }}\n{{- end }}"
 
-// conditions returns, for each kind, an additional condition for including its objects.
+// conditions returns, by kind, the additional conditions under which the chart contains objects of this kind.
 func conditions() map[string]string {
 	return map[string]string{
 		"NetworkPolicy":       ".Values.networkPolicy.enabled",
@@ -110,8 +109,8 @@ func matches(parent *yaml.Node, i int, step string) bool {
 	return step == "*" || step == strconv.Itoa(i)
 }
 
-// insert applies the insertions to an object. If the path of an insertion matches
-// nothing, the manifest has changed, and insert returns an error.
+// insert applies the insertions to an object. It returns an error if the path of an insertion
+// matches nothing, because the manifest has changed in this case.
 func (t *template) insert(o object, affinity string) error {
 	for _, in := range replacements() {
 		if err := t.at(o, in, func(parent *yaml.Node, at int) { parent.Content[at] = t.value(in.text) }); err != nil {
@@ -134,7 +133,7 @@ func (t *template) insert(o object, affinity string) error {
 	return nil
 }
 
-// at calls f for each node in an object that the path of an insertion matches.
+// at calls f for each node of an object that matches the path of an insertion.
 func (t *template) at(o object, in insertion, f func(parent *yaml.Node, at int)) error {
 	if o.kind != in.kind {
 		return nil
@@ -266,7 +265,7 @@ func write(built map[string][]object) (map[string]string, error) {
 	return files, nil
 }
 
-// affinityOf returns the affinity from the overlay for several replicas as YAML below its key.
+// affinityOf returns the affinity in the overlay ha as YAML, without its key.
 func affinityOf(objects []object) (string, error) {
 	for _, o := range objects {
 		if o.kind != "Deployment" {

@@ -75,7 +75,7 @@ func (t *template) lines(text string) *yaml.Node {
 	return scalar(fmt.Sprintf("LINES%d", len(t.texts)-1))
 }
 
-// entry is like lines for an entry of a mapping.
+// entry is like lines, but returns an entry of a mapping.
 func (t *template) entry(text string) []*yaml.Node {
 	return []*yaml.Node{t.lines(text), {Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}}
 }
@@ -118,8 +118,8 @@ func (t *template) expand(number string, indent int) string {
 	return strings.NewReplacer("INDENT", strconv.Itoa(indent), "NESTED", strconv.Itoa(indent+2)).Replace(t.texts[n])
 }
 
-// merge merges two variants of a node. Parts that only a contains are included if holds is true,
-// and parts that only b contains are included if fails is true.
+// merge merges two variants of a node. holds is the Helm condition for parts that only a contains,
+// and fails is the condition for parts that only b contains.
 func (t *template) merge(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {
 	switch {
 	case equal(a, b):
@@ -161,7 +161,7 @@ func (t *template) mergeMappings(a, b *yaml.Node, holds, fails string) (*yaml.No
 	return merged, nil
 }
 
-// mergeSequences merges item by item. The additional items of the longer sequence are at the end.
+// mergeSequences merges two sequences item by item. The additional items of the longer sequence are at the end.
 func (t *template) mergeSequences(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {
 	merged := &yaml.Node{Kind: yaml.SequenceNode}
 	common := min(len(a.Content), len(b.Content))

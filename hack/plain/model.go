@@ -83,7 +83,7 @@ func train(reference []sentence) *model {
 	return m
 }
 
-// each calls visit for each token and for the end of each sentence. window contains the token and the
+// each calls visit for each token and for the end of the sentence. window contains the token and the
 // tokens before it.
 func each(sentence []token, visit func(window []token)) {
 	padded := make([]token, order-1, order+len(sentence)) // the padding consists of begin tokens, because begin is 0

@@ -21,7 +21,8 @@ type entry struct {
 	text []byte
 }
 
-// packTar returns a compressed tar archive. The result depends only on entries and made.
+// packTar returns a compressed tar archive of the entries, which have the modification time made. The
+// result depends only on the arguments.
 func packTar(entries []entry, made time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
@@ -45,7 +46,7 @@ func packTar(entries []entry, made time.Time) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// packZip returns a zip archive. The result depends only on entries and made.
+// packZip is like packTar, but returns a zip archive.
 func packZip(entries []entry, made time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)

@@ -13,8 +13,8 @@ import (
 type platform struct {
 	os, arch string
 
-	// sidecar reports whether the sidecar supports the platform. It requires Linux. Images are
-	// built for these platforms.
+	// sidecar reports whether the sidecar supports the platform, which must be Linux. Images are
+	// built only for these platforms.
 	sidecar bool
 }
 
@@ -31,11 +31,11 @@ func platforms() []platform {
 	}
 }
 
-// conformance is the program that contains the tests of test/conformance.
+// conformance is the name of the program that contains the tests of test/conformance.
 const conformance = "queue-proxy-conformance"
 
-// commands returns the names of the programs below cmd/ that support the platform. The directory
-// internal contains packages.
+// commands returns the names of the programs below cmd/ that support the platform. It ignores the
+// directory internal, which contains packages.
 func (p platform) commands(root string) ([]string, error) {
 	folders, err := os.ReadDir(filepath.Join(root, "cmd"))
 	var names []string

@@ -31,7 +31,7 @@ func main() {
 
 func run(args []string, stdout io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("which command? install, make")
+		return errors.New("missing command: want install or make")
 	}
 	switch args[0] {
 	case "install":

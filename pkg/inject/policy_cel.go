@@ -179,14 +179,14 @@ func (p *policy) conditions() []expression {
 && object.spec.?terminationGracePeriodSeconds.orValue(0) >= 0 && object.spec.?terminationGracePeriodSeconds.orValue(0) <= ` + maxGrace},
 		{"no-budget", "With pod-level resources, the requests of the sidecar are different.", `!has(object.spec.resources)`},
 		{"one-app", "Exactly one container can receive the requests.", ofOptions(`size(` + apps + `) == 1`)},
-		{"one-port", "The pod has exactly one port for requests, and the new name of the port is not used.", ofApp(`size(` + portsOfApp + `) == 1
+		{"one-port", "The pod has exactly one port for requests, and no port has a name that the injection uses.", ofApp(`size(` + portsOfApp + `) == 1
 && !(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c, c.?ports.orValue([]).exists(p, p.?name.orValue('') == 'user-port'))
 && !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['` + config.AutoscalerPortName + `', '` + config.MetricsPortName + `'])`)},
 		{"plain-text", "No probe uses HTTPS on the port.", ofPort(`  [app.?readinessProbe, app.?livenessProbe, app.?startupProbe].all(r,
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
-		{"speaks-http", "The port is selected by an option, or there is no evidence against HTTP: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.opts.get(sureOption) == string(High)))},
+		{"speaks-http", "The port is selected by an option, or there is no evidence against HTTP (see signOf).", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.opts.get(sureOption) == string(High)))},
 		{"no-other-port", "If the port is not selected by an option or a name for HTTP, no TCP or gRPC probe checks an undeclared port.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
   || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
     o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},
@@ -209,7 +209,7 @@ func (p *policy) conditions() []expression {
   && r.?httpGet.?path.orValue('').matches({text}) && [r.?grpc.?service.orValue('')].all(s, type(s) == string && s.matches({text}))
   && r.?httpGet.?httpHeaders.orValue([]).all(h, h.name.matches('^[A-Za-z0-9-]+$')
     && h.?value.orValue('').matches(h.name.lowerAscii() == 'host' ? '^[A-Za-z0-9.:-]*$' : {text}))))`},
-		{"plain-hook", "The application has no preStop hook, a hook that sleeps whole seconds, or another hook.", ofApp(`[` + hook + `].all(command,
+		{"plain-hook", "If the preStop hook of the application only sleeps, it sleeps whole seconds.", ofApp(`[` + hook + `].all(command,
   command.all(word, word.matches({text})) && (!` + sleeps + ` || ` + wholeSleep + `)
   && app.?lifecycle.?preStop.?sleep.?seconds.orValue(0) >= 0 && app.?lifecycle.?preStop.?sleep.?seconds.orValue(0) <= ` + maxGrace + p.pauseFits() + `)`)},
 	}
@@ -404,7 +404,7 @@ func (p *policy) variables() []expression {
   })[0]`, eagerTimeout, eagerPeriod, defaultSuccesses, eagerFailures, defaultTimeout,
 				usual("periodSeconds", defaultPeriod), usual("successThreshold", defaultSuccesses), usual("failureThreshold", defaultFailures))},
 		{"command", "", "[variables.app].map(app, " + hook + ")[0]"},
-		{"holds", "Whether the hook of the sidecar replaces the preStop hook of the application: there is none, or the hook only sleeps.",
+		{"holds", "Whether the hook of the sidecar replaces the preStop hook of the application, because there is no hook or it only sleeps.",
 			`!has(variables.app.lifecycle) || !has(variables.app.lifecycle.preStop) || has(variables.app.lifecycle.preStop.sleep)
 || [variables.command].exists(command, ` + sleeps + `)`},
 		{"ownPause", "The duration of the replaced hook in seconds.",

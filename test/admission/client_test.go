@@ -18,8 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 )
 
-// clientFiles writes the certificate of an authority and a client certificate that is signed by
-// it, with its key.
+// clientFiles writes the certificate of an authority, and the certificate and the key of a client.
+// The authority has signed the client certificate.
 func clientFiles(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -103,8 +103,8 @@ func TestPolicyMatchesInjectorCommand(t *testing.T) {
 	}
 }
 
-// chosen returns namespaces and labels with the expected selection. It is the same for the
-// webhook and for the policy.
+// chosen returns namespaces and labels with the expected selection. The webhook and the policy
+// select the same pods.
 func chosen() []struct {
 	namespace, label string
 	want             bool
@@ -274,7 +274,7 @@ func (m podMaker) ports(first bool) (all []corev1.ContainerPort) {
 	if m.maybe(5) {
 		name = m.word("redis", "https", "http-admin")
 	}
-	if !first && m.maybe(80) { // a pod with the port name of the app in a second container is not injected
+	if !first && m.maybe(80) { // a pod is not injected if a second container also has the port name of the app
 		name = m.word("api", "")
 	}
 	for _, name := range []string{name, "metrics"}[:1+m.IntN(2)] {

@@ -308,8 +308,8 @@ func TestWebhookReturnsWarningsAndAuditAnnotations(t *testing.T) {
 	}
 }
 
-// standIn returns the configuration of another webhook, which patches the pod on its
-// first call.
+// standIn returns the configuration of another webhook, which patches the pod only when it is
+// called for the first time.
 func standIn(t *testing.T, name, patch string) *admissionregv1.MutatingWebhookConfiguration {
 	t.Helper()
 	times := 0
@@ -333,9 +333,9 @@ func standIn(t *testing.T, name, patch string) *admissionregv1.MutatingWebhookCo
 	return c
 }
 
-// Webhooks are called in the order of their configurations' names. The webhooks of service
-// meshes are called first, so the pod already contains their proxy when the injector is called
-// (docs/gitops.md).
+// The API server calls webhooks in the order of the names of their configurations. The webhooks of
+// service meshes are called first, so the pod already contains their proxy when the injector is
+// called (docs/gitops.md).
 func TestInjectionKeepsMeshProxy(t *testing.T) {
 	w := start(t)
 	const probe = `"readinessProbe":{"httpGet":{"path":"/ready","port":4191}}`
@@ -386,7 +386,7 @@ func TestLaterWebhookDoesNotBreakInjection(t *testing.T) {
 	}
 }
 
-// If the policy and the webhook are installed, only the one that the API server runs
+// If both the policy and the webhook are installed, only the one that the API server runs
 // first injects the sidecar.
 func TestPolicyAndWebhookTogetherInjectOnce(t *testing.T) {
 	w := start(t)

@@ -105,8 +105,8 @@ func (b *bench) close() {
 	os.RemoveAll(b.dir)
 }
 
-// measure runs all rounds. It returns only its own errors and those of the context. Errors of
-// peers are stored in the results.
+// measure runs all rounds. It returns an error only if ctx is done or if the bench itself fails.
+// Errors of peers are stored in the results.
 func (b *bench) measure(ctx context.Context) error {
 	for _, p := range b.peers {
 		if !b.results.Settings.selects("start") {
@@ -270,7 +270,7 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 		before = append(before, provide(p.certDir, at.Cert, at.Key))
 	}
 	if in.quota != nil {
-		before = append(before, in.quota.add) // this function is the last one, because it waits until the CPU time used before it no longer counts
+		before = append(before, in.quota.add) // add is last, because it waits until earlier CPU time does not reduce the quota
 	}
 	g.before = func(pid int) error {
 		for _, f := range before {
@@ -510,8 +510,8 @@ func (b *bench) startPod(p *peer) (r *running, stop func(), err error) {
 }
 
 // startPeers starts peers and sends requests so that their connection pools are filled. Running
-// peers use no CPU time while they receive no requests. Peers that fail to start are recorded
-// for a measure and omitted. stop stops all peers.
+// peers use no CPU time while they receive no requests. If a peer fails to start, startPeers omits
+// it and records the error for the given measure. stop stops all peers.
 func (b *bench) startPeers(ctx context.Context, peers []*peer, in circumstances, k client, measure string) (all []*running, stop func(), err error) {
 	stop = func() {
 		for _, r := range all {
@@ -879,8 +879,8 @@ func steadyWaits(took [][]time.Duration) ([]time.Duration, error) {
 // complete error.
 const failureLength = 300
 
-// failed records an error of a peer, so that the run continues with other peers. It returns the
-// error of the context.
+// failed records an error of a peer, so that the run continues with other peers. It returns an error
+// only if ctx is done.
 func (b *bench) failed(ctx context.Context, measure, peer string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -58,7 +58,7 @@ func TestOpenLoopLatencyIncludesStall(t *testing.T) {
 	}
 }
 
-func TestUndisturbedExcludesTurnsWithStolenTime(t *testing.T) {
+func TestLeastDisturbedExcludesStolenTime(t *testing.T) {
 	got := leastDisturbed([]turn{{stolen: 9}, {stolen: 0}, {stolen: 3}, {stolen: 1}, {stolen: 2}})
 	if want := []turn{{stolen: 0}, {stolen: 1}, {stolen: 2}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)

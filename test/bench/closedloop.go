@@ -41,7 +41,7 @@ func closedLoop(address, path string, connections int, d time.Duration) ([][]tim
 }
 
 // closedLoop sends GET requests on the given number of connections. Each connection sends a
-// request as soon as it has received the previous response, until the time has passed and each
+// request as soon as it has received the previous response, until d has passed and each
 // connection has received at least one response. closedLoop returns, for each connection, the
 // durations of its requests in order. It opens all connections before the first request and
 // closes them after the last response. A status other than 200 is an error.

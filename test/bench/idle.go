@@ -25,7 +25,7 @@ const (
 	// therefore not part of the private memory. This requires at least two pods.
 	idlePods = 4
 
-	// Ports of a sidecar in a pod. Knative's queue-proxy always uses this statisticsPort.
+	// Ports of a sidecar in a pod. In Knative's queue-proxy, statisticsPort is fixed.
 	statisticsPort = "9090"
 	metricsPort    = "9091"
 )

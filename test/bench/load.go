@@ -87,8 +87,8 @@ type outcome struct {
 	p50      time.Duration // median latency; only set for loads with latency
 }
 
-// run sends requests to a peer for the given number of seconds. Connection errors are errors,
-// and so are statuses that are not 2xx or 3xx.
+// run sends requests to a peer for the given number of seconds. It returns an error if a
+// connection fails or if the status of a response is not 2xx or 3xx.
 func (l *load) run(ctx context.Context, at *place, seconds int) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+patience)
 	defer cancel()

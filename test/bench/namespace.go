@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isolated is set in the environment of a bench that has its own network namespace.
+// isolated is the name of the environment variable that is set in a bench with its own network namespace.
 const isolated = "BENCH_ISOLATED"
 
 // isolate restarts this program with the same process ID in a network namespace that contains

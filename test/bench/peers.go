@@ -224,7 +224,7 @@ func fill(text string, at *place) (string, error) {
 }
 
 // writeCertificate writes a certificate for 127.0.0.1 to dir, with the file names of a
-// queue-proxy. It uses P-256 like the control planes.
+// queue-proxy. The key uses P-256, as in the certificates of control planes.
 func writeCertificate(dir string) (cert, key, pair string, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// The plot contains horizontal bars in a group for each measure. A line at the end of each bar
+// The plot contains a group of horizontal bars for each measure. A line at the end of each bar
 // shows the minimum and the maximum of the rounds. Sizes are in pixels.
 const (
 	plotWidth  = 860

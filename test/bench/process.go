@@ -55,8 +55,8 @@ func launch(g program) (*process, error) {
 	if g.out != nil {
 		p.cmd.Stdout = io.MultiWriter(g.out, p.output)
 	}
-	// The process has its own process group, so that stop also kills its children. It receives
-	// SIGTERM if this process exits.
+	// The new process has its own process group, so that stop also kills its children. It receives
+	// SIGTERM if the bench exits.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM, Unshareflags: g.separate}
 	word, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *process) answers(address, request string) (time.Duration, error) {
 }
 
 // askAgain is the delay before another attempt to connect. It is short compared with the
-// measured milliseconds and causes little CPU load.
+// measured times, which are several milliseconds, and causes little CPU load.
 const askAgain = 100 * time.Microsecond
 
 // askOnce sends one request and returns the time when the first byte of a response with status
@@ -172,8 +172,8 @@ func (p *process) family() ([]int, error) {
 	return family, nil
 }
 
-// cpu returns the CPU time of the process and its children since their start. It has the
-// meaning of utime and stime in /proc/PID/stat, but nanosecond resolution.
+// cpu returns the CPU time of the process and its children since their start. It is the sum of
+// utime and stime in /proc/PID/stat, but with nanosecond resolution.
 func (p *process) cpu() (time.Duration, error) {
 	family, err := p.family()
 	if err != nil {

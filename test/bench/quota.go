@@ -52,8 +52,8 @@ func (q *quota) create(files map[string]string) error {
 	return nil
 }
 
-// add moves a process into the cgroup and waits until the CPU time that it used before no
-// longer counts.
+// add moves a process into the cgroup and waits for two periods, so that CPU time that the process
+// used before does not reduce its quota.
 func (q *quota) add(pid int) error {
 	if err := write(filepath.Join(q.dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 		return err
@@ -62,8 +62,8 @@ func (q *quota) add(pid int) error {
 	return nil
 }
 
-// remove deletes the cgroup after its processes have exited. It retries while the kernel still
-// releases the last process.
+// remove deletes the cgroup after its processes have exited. It retries until the kernel has
+// released the last process.
 func (q *quota) remove() (err error) {
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		if err = os.Remove(q.dir); !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {

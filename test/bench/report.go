@@ -225,7 +225,7 @@ func ratioText(v float64, ok bool) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// notes returns the notes for the cells in a section. A note on several rows of a peer occurs once.
+// notes returns the notes for the cells in a section. It merges equal notes on several rows of a peer.
 func (s *section) notes(r *Results) []string {
 	var all []string
 	for _, p := range s.peers {
@@ -371,8 +371,8 @@ func markers(name string) (begin, end string) {
 // resultsName is the name of the markers around all sections without separate markers.
 const resultsName = "results"
 
-// writeDocument writes the parts of the report that a run measured completely into the document, and describes them. A
-// quick run writes nothing. A run of all rows also writes the plot and the complete report.
+// writeDocument writes the parts of the report that a run measured completely into the document. written describes
+// these parts. A quick run writes nothing. A run of all rows also writes the plot and the complete report.
 func writeDocument(r *Results, doc, complete string) (written string, err error) {
 	parts := map[string][]byte{}
 	plotName := strings.TrimSuffix(doc, filepath.Ext(doc)) + ".svg"

@@ -146,8 +146,8 @@ func arrived(what string, count func() int, want float64) (note string, err erro
 }
 
 const (
-	// mostly is the share that counts as complete, because a sampler decides randomly for each
-	// request.
+	// mostly is the minimum share of the expected lines or spans. It is less than 1, because a
+	// sampler decides randomly for each request.
 	mostly = 0.9
 
 	// arrival is the maximum time that exporters keep a batch.

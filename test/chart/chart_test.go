@@ -121,7 +121,7 @@ func kustomized(t *testing.T, overlay string) objects {
 	return read(t, out)
 }
 
-// These values are sufficient to get the objects of an overlay.
+// With the following values, the chart contains the same objects as an overlay.
 func TestChartMatchesOverlays(t *testing.T) {
 	for overlay, values := range map[string]map[string]any{
 		"overlays/self-managed": {},
@@ -166,7 +166,7 @@ func TestHelmLintHasNoWarnings(t *testing.T) {
 	}
 }
 
-// If the release has another namespace, it replaces the overlays' namespace everywhere.
+// The namespace of the release replaces the namespace of the overlays everywhere.
 func TestReleaseNamespaceIsUsedEverywhere(t *testing.T) {
 	for _, mode := range []string{"self-managed", "cert-manager"} {
 		for key, o := range rendered(t, "elsewhere", map[string]any{"certificate": map[string]any{"mode": mode}}) {

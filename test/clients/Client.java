@@ -10,9 +10,9 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
 /**
- * Sends the file body and prints the response. Usage: Client.java URL FOLDER, where FOLDER
- * contains body and tls.crt. It uses HTTP/2 over TLS, and HTTP/1.1 in plain text, because it
- * supports HTTP/2 in plain text only with Upgrade, which RFC 9113 has removed.
+ * Sends the file body and prints the response. Usage: Client.java URL DIRECTORY, where DIRECTORY
+ * contains body and tls.crt. HttpClient uses HTTP/2 over TLS, and HTTP/1.1 in plain text, because
+ * it supports HTTP/2 in plain text only with Upgrade, which RFC 9113 has removed.
  */
 class Client {
     public static void main(String[] args) throws Exception {

@@ -1,5 +1,5 @@
-// Sends the file body over HTTP/2 and prints the response. Usage: node.js URL FOLDER, where
-// FOLDER contains body and tls.crt.
+// Sends the file body over HTTP/2 and prints the response. Usage: node.js URL DIRECTORY, where
+// DIRECTORY contains body and tls.crt.
 const fs = require('fs');
 const http2 = require('http2');
 

@@ -170,7 +170,7 @@ func webhook(t *testing.T) {
 	if webhookOnce.err != nil {
 		t.Fatal(webhookOnce.err)
 	}
-	// After the rollout, the API server may not have the CA bundle for a short time.
+	// The API server may receive the CA bundle a short time after the rollout.
 	eventually(t, "the CA bundle of the webhook is published", func() error {
 		var o object
 		if err := it.api.get("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/queue-proxy-injector", &o); err != nil {

@@ -28,8 +28,8 @@ type scaled struct {
 // averages over one minute, and scrapers and HPAs poll every 15 s.
 const scrapeBound = 5 * time.Minute
 
-// wantedPods is lower than the number of pods for four clients with a target of 0.7 for each
-// pod, because the clients pause between requests.
+// wantedPods is lower than the number of pods for four concurrent requests with a target of 0.7 for
+// each pod, because the clients pause between requests.
 const wantedPods = 4
 
 func TestFullEachAutoscalerUsesSidecarMetrics(t *testing.T) {
@@ -100,7 +100,7 @@ func (v *scaled) deploy(t *testing.T) {
 	}
 }
 
-// underLoad starts four clients that send requests without a pause.
+// underLoad starts four clients that send requests of 500 ms with short pauses.
 func (v *scaled) underLoad() {
 	o, err := v.s.one("services", "model")
 	if err != nil {

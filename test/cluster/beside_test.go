@@ -169,7 +169,7 @@ func (s *space) nothingRuns(names ...string) {
 	})
 }
 
-// The events under traffic.
+// Descriptions of the events that rollOuts causes under traffic.
 const (
 	newRevision = "a new Revision"
 	podsDeleted = "two pods are deleted, the second after the first has terminated or after one minute"

@@ -86,9 +86,9 @@ func TestReadmeCommandsInjectAndUninject(t *testing.T) {
 }
 
 // If a Service with a numeric target port switches to the sidecar immediately, it loses the
-// pods without a sidecar. If the user performs the two steps in the README, no request is lost
-// during the rollout or the change to the Service. The application waits before it exits, so
-// that no requests are lost without a sidecar.
+// pods without a sidecar. With the two steps in the README, no request is lost during the rollout
+// or the change to the Service. The application waits before it exits, so that its pods without a
+// sidecar lose no requests either.
 func TestREADMEStepsLoseNoRequests(t *testing.T) {
 	s := newSpace(t, "steps", restricted)
 	original := strings.NewReplacer("name: http, containerPort", "containerPort", "port: http}", "port: 8080}", "targetPort: http", "targetPort: 8080").Replace(
@@ -195,7 +195,8 @@ func TestAdmissionPolicyInjectsOneSidecar(t *testing.T) {
 			webhook(t)
 		}
 		s := newSpace(t, "policy-"+stage, restricted, wanted)
-		// The policy excludes pods with annotations, and it takes effect after a short time.
+		// The policy takes effect after a short time. The pod has no annotations, because the policy
+		// excludes pods with annotations.
 		eventually(t, "the policy takes effect", func() error {
 			out, err := run([]byte(app{name: "try"}.pod()), "kubectl", "-n", s.name, "apply", "--dry-run=server", "-o", "json", "-f", "-")
 			if err == nil && !strings.Contains(out, sidecarName) {

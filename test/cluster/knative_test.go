@@ -351,7 +351,7 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 		})
 	}
 	// With internal TLS, earlier releases keep the activator in the path of all Revisions, so
-	// this is only checked for the newest release.
+	// the direct path is checked only for the newest release.
 	if *release == newestRelease {
 		s.mode("direct", "Serve")
 	}

@@ -173,7 +173,7 @@ func (m *machine) makeNetwork() error {
 	}
 	for name, needed := range map[string]bool{
 		"ipv4/ip_forward": true, "ipv4/conf/all/route_localnet": true,
-		"bridge/bridge-nf-call-iptables": false, // this setting only exists with a kernel module that is optional
+		"bridge/bridge-nf-call-iptables": false, // this setting exists only with an optional kernel module
 	} {
 		if err := os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0); err != nil && needed {
 			return err
@@ -346,8 +346,8 @@ func (m *machine) stopAll() {
 	m.stop("prometheus", "ingress", "dns", "kubelet", "kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "containerd", "etcd")
 }
 
-// until calls ask repeatedly until it returns nil. It returns an error if the time patience
-// expires or if a daemon has exited.
+// until calls ask repeatedly until it returns nil. It returns an error after patience, or when one
+// of the daemons has exited.
 func (m *machine) until(what string, ask func() error, daemons ...string) error {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		err := ask()
@@ -407,8 +407,7 @@ func runFor(bound time.Duration, input []byte, args ...string) (out string, code
 	return stdout.String(), 0, nil
 }
 
-// An api is a client of the API server with administrator rights. It can be used by several
-// goroutines.
+// An api is a client of the API server with administrator rights. It is safe for concurrent use.
 type api struct{ client *http.Client }
 
 func newAPI(pki string) (*api, error) {

@@ -25,7 +25,7 @@ import (
 // Environment variables with the role and the settings of this process. They are not set
 // in the process that `go test` starts.
 const (
-	roleName  = "CLUSTER_ROLE" // first is the first process in the namespaces, and tests is its child
+	roleName  = "CLUSTER_ROLE" // "first" in the first process in the namespaces, "tests" in its child
 	stateName = "CLUSTER_STATE"
 	groupName = "CLUSTER_CGROUP"
 
@@ -262,8 +262,8 @@ func groupRoots() ([]string, error) {
 	return all, nil
 }
 
-// makeGroups creates a cgroup in each root. restore is never nil. It reverts the changes of the
-// roots after the cgroup is deleted.
+// makeGroups creates a cgroup in each root. restore is never nil. It reverts the changes to the
+// roots, and must be called after the cgroup is deleted.
 func makeGroups(group string) (restore func(), err error) {
 	roots, err := groupRoots()
 	if err != nil {

@@ -32,7 +32,8 @@ const linkerdFolder = "/var/run/linkerd"
 const injectorAddress = nodeAddress + ":8453"
 
 // A meshOrder is an order in which the API server calls both injectors. It depends on the name
-// of Linkerd's configuration. The other configuration is queue-proxy-injector.
+// of Linkerd's configuration, because the other configuration always has the name
+// queue-proxy-injector.
 type meshOrder struct {
 	name, configuration string
 	reinvocation        string
@@ -135,8 +136,8 @@ func startLinkerd(t *testing.T) {
 	}
 }
 
-// linkerdValues returns the values for a chart that uses the images on the node. The rules are
-// created by the iptables program of the node, which runs as root.
+// linkerdValues returns chart values that select the images on the node. The iptables program of
+// the node creates the rules, and it must run as root.
 func linkerdValues(t *testing.T, file string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(file)

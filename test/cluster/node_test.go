@@ -13,7 +13,7 @@ import (
 )
 
 // restartNode kills the node with all its containers and starts it again. The control plane
-// continues to run. All processes in this process namespace belong to the test.
+// continues to run.
 func (m *machine) restartNode() error {
 	node := []string{"kubelet", "kube-proxy", "dns", "containerd"}
 	kill := func(names ...string) {
@@ -68,7 +68,7 @@ func (m *machine) killContainers() error {
 	return nil
 }
 
-// processes returns the IDs of all processes in the namespace.
+// processes returns the IDs of all processes in the namespace. All of them belong to the test.
 func processes() []int {
 	names, _ := filepath.Glob("/proc/[0-9]*")
 	var all []int

@@ -12,8 +12,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// report prints the table of all scenarios with traffic. If well is true and -update is
-// set, it also writes the table to results.txt, and the totals to the document.
+// report prints the table of all scenarios with traffic. well reports whether all tests passed. If
+// it is true and -update is set, report also writes the table to results.txt, and the totals to
+// docs/reliability.md.
 func report(well bool) error {
 	if len(results.all) == 0 {
 		return nil

@@ -126,8 +126,8 @@ func prometheusAnswers(t *testing.T) {
 func podTargets() string { return it.state + "/pods.json" }
 
 // discoverPods replaces the pod discovery of Prometheus, which the Debian package does not
-// contain. It keeps a list of the ports of all pods with the labels that the relabeling rules
-// use.
+// contain. Every second, it writes the ports of all pods, with the labels that the relabeling
+// rules use, to podTargets.
 func discoverPods(t *testing.T) {
 	t.Helper()
 	write := func() error {

@@ -28,7 +28,7 @@ const ledgerTemplate = `{"message":"request","target":"{{js .Request.URL.Request
 
 // servingConfig contains the keys of Knative's ConfigMaps that the tests set, by ConfigMap.
 var servingConfig = map[string]string{
-	// releases before 1.0 use the names that contain a dot
+	// Releases before 1.0 use the keys that contain a dot.
 	"network": `{"ingress-class":"test.ingress.networking.knative.dev","certificate-class":"test.ingress.networking.knative.dev",` +
 		`"ingress.class":"test.ingress.networking.knative.dev","certificate.class":"test.ingress.networking.knative.dev"}`,
 	"domain":        `{"example.com":""}`,
@@ -176,7 +176,7 @@ func servingManifest() (string, error) {
 		core + "/deployments/webhook.yaml", core + "/webhooks/*.yaml",
 	} {
 		found, err := filepath.Glob(pattern)
-		// Some releases do not contain objects that their custom resources require.
+		// Some releases contain no files that match these patterns.
 		optional := pattern == core+"/200-*.yaml" || pattern == core+"/300-*.yaml"
 		if err != nil || len(found) == 0 && !optional {
 			return "", errors.Join(err, fmt.Errorf("%s: no files found", pattern))

@@ -19,7 +19,7 @@ type forgery struct {
 	passes []string
 }
 
-// forgeries lists the effects of forged headers. docs/promises.md states these effects.
+// forgeries lists forged headers and the effects that docs/promises.md specifies.
 var forgeries = []forgery{
 	{[]string{"K-Proxy-Request: activator"}, 503, false, []string{"K-Proxy-Request"}, nil},
 	{[]string{"K-Proxy-Request: queue"}, 503, false, []string{"K-Proxy-Request"}, nil},

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// This file contains attacks by HTTP/2 clients: docs/bounds.md, "HTTP/2". During each
+// This file contains attacks by HTTP/2 clients (docs/bounds.md, "HTTP/2"). During each
 // attack, the tests check that other clients receive responses, that the number of
 // requests in the user container is at most CONTAINER_CONCURRENCY, and that the memory is
 // limited. After the attack, all counts must return to their initial values.
@@ -105,10 +105,10 @@ type victim struct {
 	honest []*honest
 }
 
-// countingApp answers GET /hold after 10 ms or when the client closes the connection, /wait
-// when the client closes the connection, /informational after 99 long informational responses,
-// POST after the complete body, and all other requests immediately. It records the number of
-// concurrent requests if there is a limit.
+// countingApp responds to most requests immediately. It responds to GET /hold after 10 ms or when
+// the client closes the connection, to /wait when the client closes the connection, to
+// /informational after 99 long informational responses, and to POST after the complete body. It
+// records the number of concurrent requests if there is a limit.
 type countingApp struct {
 	limit int
 	came  atomic.Int64 // number of requests except for /now
@@ -320,7 +320,7 @@ func (v *victim) runAttack(name string, memory int64, contends bool, attack func
 	for _, h := range v.honest {
 		h.take()
 	}
-	const some = 30 // goroutines and files that connections of honest clients and to the user container may use
+	const some = 30 // goroutines and files for connections of honest clients and for connections to the user container
 	held := v.footprint()
 	v.app.came.Store(0)
 	v.resetPeakMemory()
@@ -344,7 +344,7 @@ func (v *victim) runAttack(name string, memory int64, contends bool, attack func
 		return nil
 	})
 	after := v.honest
-	poll(t, name+": honest clients receive responses", func() error { // honest clients must receive status 200 again, also after they received status 503
+	poll(t, name+": honest clients receive responses", func() error { // honest clients must receive status 200 again, even if they received status 503 before
 		for _, h := range after {
 			h.mu.Lock()
 			n := h.answered
@@ -440,7 +440,7 @@ func literal(name string, size int) []byte {
 
 func word32(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 
-// h2Floods starts with the best known attacks.
+// h2Floods lists the floods. The best-known attacks are first.
 var h2Floods = []h2Flood{
 	{"rapid reset (CVE-2023-44487)", 20000, true, false, nil, func(a *attacker, _ int) error {
 		return errors.Join(a.open(true, asks("GET", "/hold")...), a.framer.WriteRSTStream(a.stream, http2.ErrCodeCancel))

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// The test sends incomplete header sections to all internal ports at the same time:
-// docs/bounds.md, "Internal ports". net/http uses up to ten times the memory of a header
-// section.
+// The test sends incomplete header sections to all internal ports at the same time
+// (docs/bounds.md, "Internal ports"). net/http uses up to ten times as many bytes of memory as a
+// header section contains.
 func TestIncompleteHeadersStayWithinMemoryLimit(t *testing.T) {
 	for name, rest := range map[string]string{
 		"one long field":   "X: " + strings.Repeat("x", 15000),

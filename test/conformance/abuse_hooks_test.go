@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// This file contains floods of preStop hooks on the admin port: docs/bounds.md, "Internal
-// ports".
+// This file contains floods of preStop hooks on the admin port (docs/bounds.md, "Internal
+// ports").
 
 // dialFrom opens a connection from a loopback address.
 func dialFrom(t *testing.T, client, addr string) *client {

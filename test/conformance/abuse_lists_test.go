@@ -31,7 +31,7 @@ func TestLongFieldNameListsAreRejected(t *testing.T) {
 		status int
 	}{
 		{"Trailer", 4000, 200}, {"Trailer", 5000, 431}, {"Trailer", 900_000, 431},
-		{"Connection", 200, 200}, {"Connection", 300, 400}, {"Connection", 900_000, 400}, // the list of size bytes has 54, 79 or several 100,000 options
+		{"Connection", 200, 200}, {"Connection", 300, 400}, {"Connection", 900_000, 400}, // the lists contain 54, 79 and several 100,000 options
 	} {
 		for _, protocol := range []string{"HTTP/1.1", "TLS HTTP/1.1", "h2c", "TLS h2"} {
 			if c.name == "Connection" && strings.HasSuffix(protocol, "h2") || c.name == "Connection" && protocol == "h2c" {

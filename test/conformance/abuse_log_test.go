@@ -34,7 +34,7 @@ func TestLogInjectionIsPrevented(t *testing.T) {
 			before := len(requestLines(p, name))
 			sent, logged := sendUnusualText(t, p)
 			if name == "a template" {
-				logged -= 2 * len(injectionTexts) // the template does not log probes, which are two per text
+				logged -= 2 * len(injectionTexts) // with a template, the log does not contain the two probes for each text
 			}
 			p.poll("all lines have been written", func() error {
 				if got := len(requestLines(p, name)) - before; got < logged {

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// This file contains malformed HTTP/1.1 requests: docs/bounds.md, "Requests".
+// This file contains malformed HTTP/1.1 requests (docs/bounds.md, "Requests").
 
 const (
 	// smallPod is the memory limit of a small container in bytes.
@@ -31,8 +31,8 @@ const (
 	smallRuntime = 42 << 20
 )
 
-// inSmallPod returns the settings of a sidecar that is attacked, with all metrics and logs
-// enabled.
+// inSmallPod returns the settings of a sidecar in a small container, with the default metric names and
+// the request log enabled.
 func inSmallPod(more ...string) []string {
 	return append([]string{
 		"GOMEMLIMIT=" + strconv.Itoa(smallRuntime), "METRICS_NAMES=default", "REQUEST_LOG=true",
@@ -281,8 +281,8 @@ func (p *proxy) ways() []way {
 // verdicts counts the results of malformed requests.
 type verdicts struct{ byApp, refused, ours, silent atomic.Int64 }
 
-// count records the responses to a text. A response from the sidecar may have status 200 if the
-// sidecar alone serves the port.
+// count records the responses to a text. oursAlone means that only the sidecar serves the port, so
+// that its responses can have status 200.
 func (n *verdicts) count(t *testing.T, port string, oursAlone bool, text string, v verdict) {
 	t.Helper()
 	if v.err != nil {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// This file opens many connections without a complete request: docs/bounds.md,
-// "Connections" and "Internal ports".
+// The tests in this file open many connections without a complete request (docs/bounds.md,
+// "Connections" and "Internal ports").
 
 // A connectionGroup is a list of open connections.
 type connectionGroup []*net.TCPConn
@@ -92,8 +92,9 @@ func sends(text string) func(net.Conn) error {
 	}
 }
 
-// checksRecord completes a TLS handshake with the given ALPN protocol, sends a first request or
-// the preface, and then the beginning of a record.
+// checksRecord returns a function that completes a TLS handshake with the given ALPN protocol, sends
+// first and waits for a response, and then sends the beginning of a record. first is a request or the
+// preface.
 func checksRecord(protocol, first string) func(net.Conn) error {
 	return func(c net.Conn) error {
 		c.SetDeadline(time.Now().Add(patience))
@@ -278,7 +279,7 @@ func TestSlotIsReleasedIfClientDoesNotRead(t *testing.T) {
 	inParallel(t)
 	for name, ask := range stallers {
 		for _, setting := range []string{"SEND_TIMEOUT=400ms", "REVISION_TIMEOUT_SECONDS=400ms"} {
-			const limit = 400*time.Millisecond + 5*time.Second // the timeout, and the time to close the connection; for HTTP/2, this also includes other connections
+			const limit = 400*time.Millisecond + 5*time.Second // the timeout plus the maximum time for closing the connection
 			t.Run(name+"/"+setting, func(t *testing.T) {
 				p := newProxy(t)
 				writeCertificate(t, p.dir)

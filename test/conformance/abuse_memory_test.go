@@ -22,8 +22,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// The clients in this file use a large amount of memory, because they send slowly or do
-// not read: docs/bounds.md, "Memory budget".
+// The clients in this file make the sidecar use a large amount of memory, because they send slowly
+// or do not read (docs/bounds.md, "Memory budget").
 
 const (
 	// attackers is the number of connections of an attack.
@@ -67,7 +67,7 @@ var memoryAttacks = []memoryAttack{
 	{"99 informational responses that are not read", 1, true, func(a *attacker) { a.lines("/informational", "\r\n") }},
 }
 
-// longLines are fields of 900 KB.
+// longLines contains fields with a total size of 900 KB.
 var longLines = strings.Repeat("x-long: "+strings.Repeat("y", 1000)+"\r\n", 900)
 
 func (a *attacker) lines(path, rest string) {
@@ -209,7 +209,7 @@ func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
 // send. The sum of all bodies is seven times the budget.
 func TestBodiesOnManyConnectionsFitSmallPod(t *testing.T) {
 	const connections, streams, more = 800, 4, 20
-	// On a busy machine, closed connections release their memory with a delay.
+	// The limit allows for closed connections, which release their memory with a delay on a busy machine.
 	const maxUsed = smallPod / 2
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {

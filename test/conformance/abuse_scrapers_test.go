@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// This file contains attacks on the metrics port: docs/bounds.md, "Internal ports".
+// This file contains attacks on the metrics port (docs/bounds.md, "Internal ports").
 
 // secured returns the settings for metrics over TLS with optional client certificates.
 func (p *proxy) secured() []string {

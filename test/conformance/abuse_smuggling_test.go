@@ -21,10 +21,10 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// The tests of request smuggling run real servers behind the sidecar, which record the requests
-// that they receive.
+// The tests of request smuggling run real servers behind the sidecar. The servers record the
+// requests that they receive.
 
-var backendNames = flag.String("backends", "net/http", "the servers behind the sidecar in the tests of smuggling, of net/http, nginx, node, lenient-node")
+var backendNames = flag.String("backends", "net/http", "comma-separated list of the servers behind the sidecar in the smuggling tests: net/http, nginx, node, lenient-node")
 
 // newBackend starts the named server on the port of the user container. The server supports
 // HTTP/1.1 and responds to each request with "X-From: app" and with the request target in
@@ -171,8 +171,8 @@ func smuggledPost(fields, body string) string {
 	return "POST /f/N HTTP/1.1\r\nHost: a.test\r\n" + fields + "\r\n" + body
 }
 
-// twoFramings returns requests with two framings: one parser uses the length, and another
-// parser uses the chunks.
+// twoFramings returns requests with two framings. Some parsers use the length, and others use the
+// chunks.
 func twoFramings() (all []smuggle) {
 	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	lengthFirst := "0\r\n\r\n" + hidden
@@ -272,9 +272,8 @@ func ambiguousLines() (all []smuggle) {
 
 var caseOf = regexp.MustCompile(`/([fmv])/(\d{4})`)
 
-// For any input, a server behind the sidecar receives at most as many requests as the client
-// receives responses, it does not receive the hidden request, and no other client receives a
-// wrong response.
+// For any input, a server behind the sidecar does not receive the hidden request, and it receives at
+// most as many requests as the client receives responses. No other client receives a wrong response.
 func TestSmuggledRequestsDoNotReachServer(t *testing.T) {
 	for name := range strings.SplitSeq(*backendNames, ",") {
 		t.Run(name, func(t *testing.T) {
@@ -400,7 +399,7 @@ func checkRecord(t *testing.T, forms []smuggle, answers []map[string]int, total 
 	}
 }
 
-// HTTP/2 fields can contain bytes that are invalid in HTTP/1.1. They never become a second
+// HTTP/2 fields can contain bytes that are invalid in HTTP/1.1. These bytes never become a second
 // request.
 func TestSmuggledHTTP2RequestsDoNotReachServer(t *testing.T) {
 	forms := formsH2()
@@ -428,7 +427,7 @@ func TestSmuggledHTTP2RequestsDoNotReachServer(t *testing.T) {
 }
 
 // A formH2 is an HTTP/2 request that contains another request. /N is a placeholder for the
-// number of the form.
+// number of the case.
 type formH2 struct {
 	name   string
 	pseudo map[string]string // pseudo-header fields that replace the defaults

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// This file tests the limits on input: docs/configuration.md, "Limits".
+// This file tests the limits on input (docs/configuration.md, "Limits").
 
 // wantClosedAfter fails the test unless the sidecar closes the connection after the given time. It
 // returns the received data.

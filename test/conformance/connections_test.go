@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// MAX_CONNECTIONS is the sum of the connections to both ports for requests. When the
+// MAX_CONNECTIONS limits the total number of connections to both ports for requests. When the
 // limit is reached, the sidecar closes the connection that has been idle for the longest
 // time (docs/bounds.md, "Connections").
 
@@ -38,7 +38,7 @@ func (p *proxy) probe(t *testing.T, addr string) {
 }
 
 // probeImmediately is like probe, but repeats the probe if the test was too slow to send the
-// request within the time that a new connection is protected.
+// request while the new connection was protected.
 func (p *proxy) probeImmediately(t *testing.T) {
 	t.Helper()
 	for {
@@ -231,7 +231,7 @@ func TestIdleHTTP2ConnectionIsClosedAtLimit(t *testing.T) {
 	}
 }
 
-// A tunnel counts as a connection until it is closed. Then the next waiting connection is
+// A tunnel counts as a connection. After the tunnel is closed, the next waiting connection is
 // accepted.
 func TestTunnelCountsAsConnection(t *testing.T) {
 	p := newProxy(t)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A fleet is a number of clients. Each client has one persistent connection.
+// A fleet is a group of clients. Each client has one persistent connection.
 type fleet struct {
 	clients []*http.Client
 	url     string
@@ -57,8 +57,8 @@ func (c *fleet) requests() (ok int64) {
 }
 
 // fetch sends a GET request. If the connection is closed without a response, fetch repeats the
-// request: a server can close an idle connection, or one without a request, at any time (RFC 9112
-// section 9.3.1).
+// request, because a server can close a connection at any time while it is idle or before its first
+// request (RFC 9112 section 9.3.1).
 func fetch(client *http.Client, url string) (status int, err error) {
 	for range 5 {
 		if status, err = fetchOnce(client, url); err == nil {

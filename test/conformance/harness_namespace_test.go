@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// namespaceVariable contains the name of the test that runs in a network namespace, or allTests.
+// namespaceVariable is the environment variable with the name of the test that runs in a network namespace, or allTests.
 const namespaceVariable = "CONFORMANCE_NAMESPACE"
 
 // allTests means that all tests of the process run in a network namespace in which lo is up.

@@ -48,7 +48,7 @@ func newProxy(t *testing.T) *proxy {
 	return newSerialProxy(t)
 }
 
-// newSerialProxy is like newProxy for a test that needs the CPU and does not run in parallel.
+// newSerialProxy is like newProxy, but for a test that does not run in parallel because it needs the CPU.
 func newSerialProxy(t *testing.T) *proxy {
 	t.Helper()
 	p := &proxy{t: t, dir: t.TempDir()}

@@ -341,7 +341,7 @@ func (a attempt) String() string {
 }
 
 // A traffic is a group of clients. Each client sends requests sequentially until the group is
-// stopped. It records the results.
+// stopped, and records the results.
 type traffic struct {
 	t    *testing.T
 	p    *proxy
@@ -519,7 +519,7 @@ func (c *traffic) h2c(connections, each int, target string) {
 }
 
 // webSockets adds WebSocket clients. Each client waits for the echo of a message before it
-// sends the next message. They close the connection with a Close frame when they are stopped.
+// sends the next message. When the group is stopped, it closes its connection with a Close frame.
 func (c *traffic) webSockets(n int) {
 	for i := range n {
 		c.all.Go(func() {

@@ -66,8 +66,8 @@ func TestKubeletProbesRunInAdditionToLimit(t *testing.T) {
 	}
 }
 
-// Requests that can take a long time are traffic: WebSockets, requests with a body, and
-// requests through a proxy, which is not a kubelet.
+// Requests that can take a long time are traffic: WebSockets, requests with a body, and requests
+// through a proxy, because a kubelet does not use a proxy.
 func TestLongRequestIsNotKubeletProbe(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")

@@ -274,8 +274,8 @@ func TestCanceledRequestLeavesQueue(t *testing.T) {
 	}
 }
 
-// A slot is released when the exchange with the application ends. When the next request
-// arrives, the canceled request has already ended.
+// A slot is released when the exchange with the application ends. When the app receives the next
+// request, the canceled request has already ended.
 func TestSlotIsHeldUntilCanceledRequestEnds(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
@@ -392,8 +392,8 @@ func TestAdaptiveLimitStaysBelowMaximum(t *testing.T) {
 	}
 }
 
-// load sends requests from concurrent clients, which take the app the given number of
-// milliseconds each, and checks that the app receives each request once. It returns the
+// load starts concurrent clients that send the number each of requests. The app takes ms
+// milliseconds for a request. load checks that the app receives each request once, and returns the
 // counters of the app.
 func (p *proxy) load(clients, each, ms int) sample.Running {
 	t := p.t

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// local6 is local for [::1].
+// local6 is like local, but for [::1].
 func local6(port int) string { return net.JoinHostPort("::1", strconv.Itoa(port)) }
 
 // standardProbe returns the setting of a TCP probe that makes one attempt.

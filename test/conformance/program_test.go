@@ -17,7 +17,7 @@ import (
 )
 
 // programVersion is the version of the program queue-proxy-conformance. The linker sets it. It is empty
-// if the package is tested by go test.
+// if go test builds the package.
 var programVersion string
 
 // Environment variables of the processes that run the tests for the program.
@@ -177,7 +177,7 @@ func (p *program) run(stdout, stderr io.Writer) (failed bool, err error) {
 }
 
 // runTests runs tests in one process, or with fixed ports in a process for each test. It writes the
-// output of a process to log after the process ends.
+// output of a process to log after the process has exited.
 func (p *program) runTests(names []string, log io.Writer) (map[string]result, error) {
 	parts := [][]string{names}
 	if p.fixedPorts {

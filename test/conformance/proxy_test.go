@@ -760,8 +760,9 @@ func refusedVersion(t *testing.T, text string, c *client) {
 	c.closed()
 }
 
-// The application closes each connection after the response without the option close. If the
-// FIN arrives before the next request, the client does not receive an error.
+// The application closes each connection after the response, although the response does not contain
+// the connection option close. If the FIN arrives before the next request, the client does not
+// receive an error.
 func TestClosedAppConnectionIsNotReused(t *testing.T) {
 	p := newProxy(t)
 	p.start()
@@ -896,7 +897,7 @@ func TestResetTruncatesCloseDelimitedResponse(t *testing.T) {
 	}
 }
 
-// Both directions transfer data in alternation. Full duplex is always enabled for HTTP/2. For
+// Both directions transfer data alternately. Full duplex is always enabled for HTTP/2. For
 // HTTP/1.1, a setting enables it.
 func TestFullDuplex(t *testing.T) {
 	inParallel(t)
@@ -991,7 +992,7 @@ func duplexClient(t *testing.T, p *proxy, protocol string) (send func(string), r
 }
 
 // The sidecar detects the protocol of the app without sending a body twice. The test does not
-// run in parallel, because the sidecar sends the first body after 25 ms without a result.
+// run in parallel, because the sidecar sends the first body if the detection has no result after 25 ms.
 func TestClientAndAppUseDifferentVersions(t *testing.T) {
 	for _, app := range []string{"h1", "h2"} {
 		for _, protocol := range both {

@@ -418,8 +418,8 @@ func TestReadinessFollowsTheApp(t *testing.T) {
 	}
 }
 
-// fence waits until the sidecar has answered probes. Then it has processed all input that was
-// sent before.
+// fence waits until the sidecar has answered probes. After these responses, the sidecar has processed
+// all input that was sent before.
 func fence(t *testing.T, p *proxy) {
 	t.Helper()
 	awaitInputRead(t, p)

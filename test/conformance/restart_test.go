@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// This file tests applications that restart or close their connections: docs/promises.md
-// 3.6 and 3.7.
+// This file tests applications that restart or close their connections (docs/promises.md
+// 3.6 and 3.7).
 
 // An app is killed and restarted several times under load. Each client receives the response
 // from the app or an error with a reason.
@@ -223,7 +223,7 @@ func TestAppThatClosesIdleConnectionsAtRandom(t *testing.T) {
 					t.Errorf("the app received a POST %d times: %v", seen, a)
 				case a.method == "POST" && (!a.whole || a.status != 200):
 					// The app may have read the request while it closed the connection. Only
-					// the client knows whether the request can be sent again, so it must
+					// the client can decide whether to send the request again, so it must
 					// receive an error.
 					if a.status != 502 || a.word != "app-reset" {
 						t.Errorf("POST: got %v, want a response or app-reset", a)
@@ -257,7 +257,7 @@ func TestKeepAliveTimeoutOfAppIsRespected(t *testing.T) {
 	var all sync.WaitGroup
 	for client := range 6 {
 		all.Go(func() {
-			pause := time.Duration(1900+client*40) * time.Millisecond // the pauses are before and after the timeout
+			pause := time.Duration(1900+client*40) * time.Millisecond // some pauses are shorter and some are longer than the timeout
 			for i := 0; time.Now().Before(end); i++ {
 				id := fmt.Sprintf("%d-%d", client, i)
 				w := dial(t, p.addr())

@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// This file tests TLS: docs/promises.md 3.9.
+// This file tests TLS (docs/promises.md 3.9).
 
 // handshake opens a TLS connection and requests /bytes/2.
 func handshake(addr string, config *tls.Config) (tls.ConnectionState, error) {

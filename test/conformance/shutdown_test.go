@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// This file tests the shutdown of a pod: docs/promises.md 3.5.
+// This file tests the shutdown of a pod (docs/promises.md 3.5).
 
 // slack is the delay that a busy machine may add to a duration. It is shorter than an
 // unexpected wait, which takes at least ten seconds.
@@ -90,8 +90,8 @@ func (c *traffic) until(what string, is func() bool) {
 	})
 }
 
-// Clients never stop sending requests. The sidecar exits at the deadline, and canceled requests
-// get the reason.
+// The clients never stop sending requests. The sidecar exits at the deadline, and the responses to
+// canceled requests contain the reason.
 func TestDrainDeadlineCancelsRequestsWithReason(t *testing.T) {
 	const deadline = 2 * time.Second
 	p := newProxy(t)
@@ -497,8 +497,8 @@ func TestDrainClosesIdleConnectionsWithoutReset(t *testing.T) {
 	}
 }
 
-// Requests that arrive when idle connections are closed are either served or not read. The app
-// receives only requests that get a response.
+// Requests that arrive while the sidecar closes idle connections are either served or not read. The
+// app receives only requests that get a response.
 func TestDrainDoesNotCloseConnectionWithRequest(t *testing.T) {
 	inParallel(t)
 	const quiet = 150 * time.Millisecond
@@ -595,7 +595,7 @@ func TestClientsDoNotExtendDrainDeadline(t *testing.T) {
 	}
 }
 
-// holders lists clients of all ports whose requests never end.
+// holders lists, for all ports, clients with requests that never end.
 var holders = map[string]func(t *testing.T, p *proxy){
 	"incomplete header section":        func(t *testing.T, p *proxy) { dial(t, p.addr()).send("GET / HTTP/1.1\r\nHost: a.test\r\n") },
 	"incomplete second header section": func(t *testing.T, p *proxy) { c := dial(t, p.addr()); c.ask("/bytes/1"); c.send("GET / HT") },
@@ -981,8 +981,8 @@ func TestSecondSignalExitsWithOneImmediately(t *testing.T) {
 	c.closed()
 }
 
-// The preStop hook of a native sidecar starts the drain, because its SIGTERM arrives after the
-// app has stopped.
+// The preStop hook of a native sidecar starts the drain, because the sidecar receives SIGTERM only
+// after the app has stopped.
 func TestDrainEndpointStartsDrain(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms")

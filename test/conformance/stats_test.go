@@ -307,7 +307,7 @@ func TestQueuedRequestsCountAsConcurrency(t *testing.T) {
 	})
 }
 
-// Each request is counted once, and proxied requests in both counters. Probes and excluded
+// Each request is counted once. A proxied request is counted in both counters. Probes and excluded
 // requests are not counted.
 func TestStatisticsCountTraffic(t *testing.T) {
 	p := newProxy(t)

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A streamer is a user container that serves event streams until the test simulates SIGTERM.
-// Then it ends the streams with its own final message.
+// A streamer is a user container that serves event streams. When the test simulates SIGTERM, the
+// streamer ends the streams with its own final message.
 type streamer struct{ sigterm chan struct{} }
 
 func newStreamer() *streamer { return &streamer{make(chan struct{})} }

@@ -420,7 +420,7 @@ func TestMetricsWithForeignAddressAreDisabled(t *testing.T) {
 }
 
 // The process that reads the log may be killed, for example because a container runtime is out
-// of memory. By default, Go exits if a process writes to standard output in this case.
+// of memory. By default, a Go program exits if it writes to standard output in this case.
 func TestSidecarSurvivesEndOfLogReader(t *testing.T) {
 	p := newProxy(t)
 	p.sample()

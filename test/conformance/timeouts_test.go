@@ -43,8 +43,8 @@ var (
 	bodyTimeout    = timeoutSetting{"body", "BODY_TIMEOUT=" + tick, "client-slow", "http_request_error", 408}
 )
 
-// slowClient returns the setting with the error for a request with an incomplete body. The client is
-// the cause of the timeout.
+// slowClient returns the setting with the error for a request with an incomplete body, because in this
+// case the client causes the timeout.
 func (c timeoutSetting) slowClient() timeoutSetting {
 	c.word, c.kind, c.status = bodyTimeout.word, bodyTimeout.kind, bodyTimeout.status
 	return c
@@ -222,8 +222,8 @@ func TestTimeoutInQueueDoesNotReachApp(t *testing.T) {
 	}
 }
 
-// A slotHolder is a tunnel with traffic. Only the idle timeout applies to the connection, and
-// it does not expire.
+// A slotHolder is a tunnel with traffic. Only the idle timeout applies to the tunnel, and the traffic
+// keeps this timeout from expiring.
 type slotHolder struct {
 	app *bareApp
 	c   *client
@@ -300,7 +300,7 @@ func TestTimeoutDuringConnectReturns504(t *testing.T) {
 	}
 }
 
-// After the first byte of a response, the sidecar resets the response so that the client
+// After the first byte of a response, the sidecar aborts the response so that the client
 // detects the error. The idle timeout must expire during a silent response, and the
 // request timeout during an active response.
 func TestTimeoutDuringResponseAbortsResponse(t *testing.T) {
@@ -735,7 +735,7 @@ func TestFirstExpiredTimeoutDeterminesReason(t *testing.T) {
 	}
 }
 
-// The value 0 disables a timeout. In Knative's queue-proxy it expires immediately.
+// The value 0 disables a timeout. In Knative's queue-proxy, a timeout of 0 expires immediately.
 func TestTimeoutOfZeroIsDisabled(t *testing.T) {
 	p := newProxy(t)
 	p.sample()

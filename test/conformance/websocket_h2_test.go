@@ -164,7 +164,8 @@ func TestResetOfWebSocketOverHTTP2ReachesApp(t *testing.T) {
 	}
 }
 
-// The slot is held after a client cancels a WebSocket before it is open (docs/promises.md 3.1).
+// If a client cancels a WebSocket before the WebSocket is open, the request keeps its slot
+// (docs/promises.md 3.1).
 func TestCanceledWebSocketOverHTTP2HoldsSlot(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1")

@@ -101,7 +101,7 @@ func (s *stage) note(e ...ledger.Entry) {
 	s.entries = append(s.entries, e...)
 }
 
-// length is the duration of the requests for each fault.
+// length is the time for which the clients send requests during each fault.
 const length = 4 * time.Second
 
 // Each fault runs in a separate pod. No request may be lost. The test writes results.txt, and the totals of all

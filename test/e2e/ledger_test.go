@@ -48,7 +48,7 @@ func (y *tally) cell(v ledger.Verdict) string {
 }
 
 // join compares the records of the clients, the application and the sidecar for each request, and returns the row. It is
-// called after the sidecar has ended.
+// called after the sidecar has exited.
 func join(t *testing.T, f *fault, p *pod, entries []ledger.Entry) *tally {
 	t.Helper()
 	books := ledger.NewBooks()

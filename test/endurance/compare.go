@@ -22,7 +22,7 @@ import (
 type settings struct {
 	self    string         // path of this program
 	sidecar string         // path of the sidecar
-	modules string         // folder node_modules
+	modules string         // directory node_modules
 	page    string         // file with the table
 	seconds int            // duration of a row; 0 means defaultSeconds, or longer until the minimum number of requests is reached
 	quick   bool           // short selection for CI, without HAProxy

@@ -95,8 +95,8 @@ func (p *grpcPeer) download(ctx context.Context, conn, n int, pause time.Duratio
 	p.count(e, bounded, received*p.reply, wrong)
 }
 
-// callInterval is the time between two calls next to subscriptions. It is longer than the
-// 10 s after which the sidecar checks an idle connection.
+// callInterval is the time between two calls while subscriptions are open. It is longer than
+// the 10 s after which the sidecar checks an idle connection.
 const callInterval = 11 * time.Second
 
 // runSubscriptions holds conns x streams idle streams, and makes a unary call in every

@@ -92,9 +92,9 @@ func listen(ctx context.Context, h *http.Server, address, secure, cert, key stri
 	}
 }
 
-// get responds with content. With the query field "trailer" it also sends the checksum
-// as a trailer, with "copies" it sends the content several times, and with "ignore" it waits also if the
-// client has canceled.
+// get responds with content. The query can contain several fields. With "trailer", get also sends
+// the checksum as a trailer. With "copies", it sends the content several times. With "ignore", it
+// continues to wait after the client has canceled the request.
 func (s *httpServer) get(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	size, _ := strconv.Atoi(q.Get("size"))

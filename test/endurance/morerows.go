@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// python runs a script of the peers folder.
+// python runs a Python script of the directory peers.
 func python(script string, args ...string) program {
 	return append(program{"/usr/bin/python3", "{{.Peers}}/" + script}, args...)
 }
 
-// nodeLoad is a client script of the peers folder.
+// nodeLoad runs a client script of the directory peers with Node.js.
 func nodeLoad(script string, args ...string) program {
 	return node(script, append([]string{"--target={{.Target}}", "--seconds={{.Seconds}}", "--requests={{.Requests}}"}, args...)...)
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// networkVariable is set in the environment of a program inside its network namespace.
+// networkVariable is the name of the environment variable that is set inside the network namespace.
 const networkVariable = "ENDURANCE_NETWORK"
 
 // errReported is the error of a program that has already printed its error.

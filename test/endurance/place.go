@@ -24,9 +24,9 @@ import (
 // templates that contain its fields. Addresses are host:port.
 type place struct {
 	Self     string // path of this program
-	Dir      string // folder of the run
-	Peers    string // folder with the scripts and configurations of the peers
-	Modules  string // folder node_modules
+	Dir      string // directory of the run
+	Peers    string // directory with the scripts and configurations of the peers
+	Modules  string // directory node_modules
 	Files    string // directory with the static files "small", "medium" and "large"
 	App      string // address of the application, plain text
 	AppTLS   string // second address of the application: TLS, or another version of HTTP
@@ -41,7 +41,7 @@ type place struct {
 	Cert, Key, Pair                                string // PEM files; Pair contains both
 }
 
-// newPlace returns a place with free addresses and a folder below parent.
+// newPlace returns a place with free addresses and a directory below parent.
 func newPlace(parent string, r *row, v variant, o *settings) (*place, error) {
 	dir, err := os.MkdirTemp(parent, "run")
 	if err != nil {
@@ -128,7 +128,7 @@ func (p *place) argv(c program) ([]string, error) {
 //go:embed peers
 var peerFiles embed.FS
 
-// Configure fills a configuration of the peers folder and returns its path.
+// Configure fills a configuration file of the directory peers and returns its path.
 func (p *place) Configure(name string) (string, error) {
 	text, err := peerFiles.ReadFile("peers/" + name)
 	if err != nil {
@@ -142,7 +142,7 @@ func (p *place) Configure(name string) (string, error) {
 	return path, os.WriteFile(path, []byte(filled), 0o600)
 }
 
-// writeFiles writes the static files of 100 B, 10 KB and 1 MB to the folder "files" in dir.
+// writeFiles writes the static files of 100 B, 10 KB and 1 MB to the directory "files" in dir.
 func writeFiles(dir string) error {
 	dir = filepath.Join(dir, "files")
 	if err := os.Mkdir(dir, 0o755); err != nil {

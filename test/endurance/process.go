@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// patience bounds the wait for a process to start or to end.
+// patience is the maximum time to wait until a process starts or exits.
 const patience = 20 * time.Second
 
 // A process is a running program and its child processes.
@@ -22,7 +22,7 @@ type process struct {
 	cmd    *exec.Cmd
 	output *os.File      // standard error, and standard output if it is not captured
 	stdout *bytes.Buffer // captured standard output; nil if it is part of output
-	done   chan struct{} // closed after the process ended
+	done   chan struct{} // closed after the process has exited
 }
 
 // startProcess starts a program. Its output is appended to a file in dir. If capture is
@@ -57,7 +57,7 @@ func (p *process) stop() {
 	p.output.Close()
 }
 
-// running reports whether the process has not ended.
+// running reports whether the process has not exited.
 func (p *process) running() bool {
 	select {
 	case <-p.done:
@@ -76,7 +76,7 @@ func (p *process) lastOutput(n int) string {
 	return strings.TrimSpace(string(text[max(0, len(text)-n):]))
 }
 
-// findProgram returns the path of a program, which can also be in the folders of the
+// findProgram returns the path of a program, which can also be in a directory for the
 // system administrator.
 func findProgram(name string) (string, error) {
 	for _, dir := range []string{"", "/usr/sbin", "/sbin", "/usr/local/sbin"} {

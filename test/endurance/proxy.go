@@ -77,8 +77,8 @@ func sidecarSettings(at *place, r *row, all []string) []string {
 	}, all, r.settings)
 }
 
-// restTime bounds the wait for the statistics of the sidecar to return to zero. Requests
-// of clients that left keep their slots for up to 10 s (CLIENT_GONE_GRACE), and the
+// restTime is the maximum time until the statistics of the sidecar return to zero. Requests
+// of disconnected clients keep their slots for up to 10 s (CLIENT_GONE_GRACE), and the
 // statistics cover the last full second.
 const restTime = 20 * time.Second
 

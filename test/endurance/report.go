@@ -22,7 +22,7 @@ type report struct{ lines []line }
 const (
 	passed   = "ok"
 	crowded  = "ok, many connections"
-	alone    = "ok, not compared" // the row did not run with the sidecar, or not without a proxy
+	alone    = "ok, not compared" // the row did not run with the sidecar, or it did not run without a proxy
 	rejected = "**FAIL**"
 )
 
@@ -92,7 +92,7 @@ func (out *outcome) print(name string) {
 	}
 }
 
-// size returns a number of bytes in words.
+// size formats a number of bytes in KB, MB or GB.
 func size(n int64) string {
 	switch {
 	case n >= 1e9:
@@ -186,7 +186,7 @@ const (
 	endMarker   = "<!-- /endurance -->"
 )
 
-// writeTo writes the lines of r into the table between the markers of a document. The lines of other rows stay.
+// writeTo writes the lines of r into the table between the markers of a document. It keeps the lines of other rows.
 func (r *report) writeTo(page string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {

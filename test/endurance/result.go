@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// A result contains what one client load, or all client loads of a row, observed.
+// A result contains the counts of one client load, or of all client loads of a row.
 type result struct {
 	Requests int            `json:"requests"`           // completed requests, or messages on long streams
 	Bytes    int64          `json:"bytes"`              // bytes of content in both directions

@@ -23,9 +23,9 @@ type row struct {
 	hour     bool      // the row is used only with -hour
 }
 
-// manyRequests is the minimum number of requests of rows with small messages, and
-// fewRequests of all other rows without a fixed duration. Rows with messages of 100 MB
-// require hugeRequests, which is 2 GB.
+// The minimum number of requests of a row without a fixed duration: manyRequests for small
+// messages, hugeRequests for messages of 100 MB, which is 2 GB in total, and fewRequests for
+// all other rows.
 const (
 	manyRequests = 100_000
 	fewRequests  = 200
@@ -54,7 +54,7 @@ func h2load(path string, args ...string) program {
 	return toolLoad(append(c, "{{.Scheme}}://{{.Target}}"+path)...)
 }
 
-// node runs a script of the peers folder.
+// node runs a script of the directory peers with Node.js.
 func node(script string, args ...string) program {
 	return append(program{"node", "{{.Peers}}/" + script}, args...)
 }
@@ -102,8 +102,8 @@ func grpcRows() []row {
 // boundaryRows returns the rows at the limits of the protocol.
 func boundaryRows() []row {
 	return []row{
-		// The client reads a response after its last frame, so it sends WINDOW_UPDATE for
-		// streams that have ended.
+		// The client reads a response after the last frame has arrived, so it sends
+		// WINDOW_UPDATE for streams that have ended.
 		{name: "net/http client, 1 MB responses on one connection", app: httpApp(), h2: true, quick: true,
 			loads: []program{goLoad("http-get", "-streams=64", "-late=300ms", "-path=/?size=1000000&seed=SEED")}},
 		{name: "h2load 1 x 250", app: httpApp(), h2: true, requests: manyRequests, quick: true,

@@ -59,7 +59,7 @@ func runRow(ctx context.Context, dir string, r *row, v variant, o *settings) (*o
 	return out, nil
 }
 
-// check adds the failures that are visible after the load: processes that ended, and
+// check adds the failures that are visible after the load: processes that have exited, and
 // statistics of the sidecar that do not return to zero.
 func (out *outcome) check(ctx context.Context, at *place, v variant, app, proxy *process) {
 	for _, p := range []*process{app, proxy} {
@@ -111,8 +111,8 @@ func (p *place) environment() []string {
 	return append(os.Environ(), "NODE_PATH="+p.Modules, "PYTHONPATH="+p.Peers, "PYTHONDONTWRITEBYTECODE=1")
 }
 
-// loadTime is the maximum time that a client load runs after its duration, because it has not reached
-// the minimum number of requests.
+// loadTime is the maximum time for which a client load continues after its duration if it has not
+// reached the minimum number of requests.
 const loadTime = maxLoadTime + maxCallTime + patience
 
 // runLoads runs all clients of a row at the same time and adds up their results.

@@ -30,7 +30,7 @@ func runTool(ctx context.Context, l *load) error {
 		c := exec.CommandContext(ctx, path, l.command[1:]...)
 		c.Stderr = os.Stderr
 		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		// The exit status is an error if any request failed, and the text contains the number.
+		// Output returns an error if a request failed. The text contains the number of failed requests.
 		text, err := c.Output()
 		var exit *exec.ExitError
 		if err != nil && !errors.As(err, &exit) {

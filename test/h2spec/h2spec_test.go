@@ -42,8 +42,8 @@ const (
 	root     = "../.."
 	patience = 20 * time.Second // maximum duration of a start
 
-	// silence is how long a case waits for a frame, or until the connection ends. The standard
-	// library closes a connection one second after its GOAWAY.
+	// silence is the time for which a case waits for a frame or for the end of the connection. The
+	// standard library closes a connection one second after its GOAWAY.
 	silence = 2 * time.Second
 
 	minCases             = 140 // minimum number of cases that must run; version 2.2.1 has 146
@@ -148,8 +148,8 @@ func (to *target) runAll() {
 	}
 }
 
-// runGroup is like [spec.TestGroup.Test], which would write to standard output and exit if it
-// cannot connect.
+// runGroup is like [spec.TestGroup.Test], but it does not write to standard output, and it does not
+// exit if it cannot connect.
 func (to *target) runGroup(g *spec.TestGroup) {
 	for i, test := range append(g.Tests, g.StrictTests...) {
 		name := fmt.Sprintf("%s/%d %s", g.ID(), i+1, test.Desc)
@@ -234,8 +234,8 @@ func (to *target) waitUntilReady(t *testing.T) {
 	}
 }
 
-// greeting is the response from the app. Cases of flow control are skipped if it has fewer than
-// 5 bytes.
+// greeting is the response from the app. h2spec skips cases of flow control if the response has
+// fewer than 5 bytes.
 const greeting = "hello, h2spec"
 
 // quiet is a logger that discards the errors of servers that a test breaks.

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// A Buffer is a bytes.Buffer that can be used by several goroutines.
+// A Buffer is a bytes.Buffer that is safe for concurrent use.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Frames is an HTTP/2 connection for either side. It decodes received header blocks to
+// Frames is one side of an HTTP/2 connection. It decodes received header blocks to
 // http2.MetaHeadersFrame, and it sends frames without validation.
 type Frames struct {
 	net.Conn
@@ -57,7 +57,7 @@ func (f *Frames) Follow(got func(http2.Frame)) {
 	}
 }
 
-// Block encodes a header block. fields contains names and values in alternation.
+// Block encodes a header block. fields contains alternating names and values.
 func (f *Frames) Block(fields ...string) []byte {
 	f.block.Reset()
 	for i := 0; i < len(fields); i += 2 {

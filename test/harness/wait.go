@@ -46,10 +46,10 @@ func Within[T any](t testing.TB, what string, f func() T) T {
 	return Receive(t, result, what)
 }
 
-// ScaleTime runs a test of a short proxy timeout. try multiplies its durations by scale. It
-// returns false if the machine was too slow, so that the timeout expired too early for the
-// test. Then ScaleTime doubles scale. A defect that does not depend on the machine fails at
-// each scale. The test fails if scale reaches 1024.
+// ScaleTime runs a test of a short proxy timeout. try multiplies its durations by scale, and
+// returns false if the timeout expired too early because the machine was too slow. ScaleTime then
+// doubles scale and calls try again. A defect that does not depend on the speed of the machine
+// occurs at each scale. The test fails if scale reaches 1024.
 func ScaleTime(t testing.TB, try func(scale int) (inTime bool)) {
 	t.Helper()
 	for scale := 1; !try(scale); scale *= 2 {

@@ -110,8 +110,8 @@ func metricsPortFollowsConfigMap(t *testing.T, r *Release) {
 // maxTags is the maximum number of route tags that become label values.
 const maxTags = 16
 
-// A route tag becomes the same label value as in Knative. Only the first few tags do, so that
-// clients cannot create an unlimited number of series.
+// A route tag becomes the same label value as in Knative. Only the first maxTags tags become label
+// values, so that clients cannot create an unlimited number of series.
 func routeTagBecomesLabel(t *testing.T, r *Release) {
 	p := newPod(t, metricsService(r))
 	p.start()

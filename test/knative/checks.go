@@ -21,8 +21,8 @@ type Release struct {
 	NewScraper   func(*v1alpha1.Metric, string, resources.PodAccessor, *zap.SugaredLogger) metrics.StatsScraper
 	NewDecider   func(namespace, revision string, client metrics.MetricClient, pods resources.EndpointsCounter, spec *scaling.DeciderSpec) scaling.UniScaler
 
-	// OTLP is true if the queue-proxy of the release supports OpenTelemetry. Then its metrics
-	// and spans are also checked.
+	// OTLP is true if the queue-proxy of the release supports OpenTelemetry. In this case, the
+	// checks include metrics and spans.
 	OTLP bool
 	// ClosesWebSockets is true if the wsserver of the release closes WebSockets with a Close
 	// frame on SIGTERM. Earlier releases only exit.

@@ -16,12 +16,12 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// drainService has a short timeoutSeconds, which is also the grace period of the pod. The quiet
-// period is 8.5 s and the deadline is 17 s.
+// drainService is a Service with a short timeoutSeconds, which is also the grace period of the pod.
+// The quiet period is 8.5 s and the deadline is 17 s.
 const drainService = "timeout-of-the-drain"
 
-// remove stops the pod like the kubelet: SIGTERM to the sidecar, which has no preStop hook,
-// then the preStop hook of the user container, then terminate. It returns after terminate.
+// remove stops the pod like the kubelet. It sends SIGTERM to the sidecar, which has no preStop hook,
+// runs the preStop hook of the user container, and then calls terminate.
 func (p *pod) remove(terminate func()) {
 	p.t.Helper()
 	p.sidecar.terminate()
@@ -241,9 +241,9 @@ func onlyIdleTimeoutEndsWebSocket(t *testing.T, _ *Release) {
 	}
 }
 
-// As in Knative's TestRevisionTimeout, timeoutSeconds applies to the complete request, or
-// before Knative 1.19 to the time until the first byte. A late response is replaced with status
-// 504 or truncated.
+// As in Knative's TestRevisionTimeout, timeoutSeconds applies to the complete request. Before
+// Knative 1.19, it applies to the time until the first byte. A late response is replaced with
+// status 504 or truncated.
 func timeoutSecondsFollowsRelease(t *testing.T, r *Release) {
 	p := newPod(t, "timeout-shortest")
 	p.start()

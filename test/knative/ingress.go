@@ -41,8 +41,8 @@ func (g *gateway) ListProbeTargets(context.Context, *v1alpha1.Ingress) ([]status
 	}}, nil
 }
 
-// startGateway starts a gateway that applies the rules, which match a header and append
-// headers.
+// startGateway starts a gateway that applies the rules of the Ingress. These rules match a header
+// and append headers.
 func startGateway(p *pod, ing *v1alpha1.Ingress) *gateway {
 	p.t.Helper()
 	with := ing.DeepCopy()

@@ -32,9 +32,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// serviceFiles contains a file for each Knative Service with the keys of ConfigMaps that differ
-// from the defaults of Knative, and with the Service. Files in a subdirectory apply only to
-// that release.
+// serviceFiles contains a file for each Knative Service. The file contains the Service, and the
+// keys of ConfigMaps that differ from the defaults of Knative. Files in a subdirectory apply only
+// to that release.
 //
 //go:embed services
 var serviceFiles embed.FS

@@ -149,8 +149,8 @@ type Client struct {
 	open *conns // connections of h2
 }
 
-// A conns contains the connections that a transport has opened, possibly for a request
-// that was canceled.
+// A conns contains the connections that a transport has opened, including connections for
+// canceled requests.
 type conns struct {
 	mu    sync.Mutex // protects the following fields
 	all   []net.Conn

@@ -1,10 +1,9 @@
 // Package reference is a proxy on net/http and httputil.ReverseProxy, with which tests compare the
 // engines of the project. Only tests import it.
 //
-// net/http reads requests and writes responses, and ReverseProxy handles hop-by-hop fields. Requests
-// are sent by the client side of the engines, because http.Transport accepts responses that are not
-// valid and has other rules for replays. The reference does not support tunnels, timeouts or the
-// limits of the engines.
+// net/http reads requests and writes responses, and ReverseProxy handles hop-by-hop fields. The client
+// side of the engines sends requests, because http.Transport accepts invalid responses and has other
+// rules for replays. The reference does not support tunnels, timeouts or the limits of the engines.
 package reference
 
 import (
@@ -42,7 +41,7 @@ type Server struct {
 	server   *http.Server
 }
 
-// New returns a server that runs requests through proxy and forwards them to app, or with client if
+// New returns a server that runs requests through front and forwards them to app, or with client if
 // the app supports HTTP/2. Messages of net/http are written to logger.
 func New(settings rewrite.ServerSettings, front transport.Handler, app *http1client.App, client *http2client.Client, logger *log.Logger) *Server {
 	s := &Server{settings: settings, proxy: front, app: app, client: client}
@@ -155,7 +154,7 @@ func (b *body) state() (complete bool, err error) {
 
 func (x *exchange) isH2() bool { return x.r.ProtoMajor == 2 }
 
-// bodyIsLeft reports whether there may be more of the body of an HTTP/1 request.
+// bodyIsLeft reports whether a part of the body of an HTTP/1 request has not arrived yet.
 func (x *exchange) bodyIsLeft() bool {
 	return !x.isH2() && !x.BodyArrived()
 }
@@ -395,7 +394,8 @@ func (h headerEncoder) Field(name, value string) {
 	http.Header(h).Add(strings.Clone(name), strings.Clone(value))
 }
 
-// fieldsOf returns the fields of a header. Over HTTP/2, net/http does not remove blanks.
+// fieldsOf returns the fields of a header. It trims the values, because net/http does not remove
+// blanks over HTTP/2.
 func fieldsOf(h http.Header) (fields []wire.Field) {
 	for name, values := range h {
 		for _, value := range values {

@@ -160,7 +160,8 @@ func TestTestsInDocumentsExist(t *testing.T) {
 // vulnerability matches a row of a table in docs/cves.md. The group is the first cell.
 var vulnerability = regexp.MustCompile(`(?m)^\| (.*?) \| .*\|$`)
 
-// cvesFile contains the first cell of each row of docs/cves.md and a test, separated by a tab.
+// cvesFile is the file that contains, for each row of docs/cves.md, the first cell and a test,
+// separated by a tab.
 const cvesFile = "test/rules/cves.txt"
 
 func TestVulnerabilitiesHaveTests(t *testing.T) {

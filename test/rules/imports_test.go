@@ -76,8 +76,8 @@ func sidecarPackages(t *testing.T) map[string]string {
 	return modules
 }
 
-// goCommand returns the output of the go command in the root directory, for Linux and without cgo,
-// as the image is built.
+// goCommand returns the output of the go command in the root directory. The command runs for Linux and
+// without cgo, like the build of the images.
 func goCommand(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("go", args...)

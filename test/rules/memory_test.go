@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A package variable is an error, or a table that is not modified. The linter gochecknoglobals does
-// not allow tables.
+// A package variable must be an error, or a table that is not modified. The linter gochecknoglobals
+// cannot check this rule, because it does not allow tables.
 func TestPackagesHaveNoMutableVariables(t *testing.T) {
 	for _, r := range plan {
 		if !strings.HasPrefix(r.path, "pkg/") && !strings.HasPrefix(r.path, "cmd/") {

@@ -135,14 +135,14 @@ var outside = []string{
 }
 
 // An importer is a module or a group of modules, with the directories that can import it in
-// production code. Tests can import each module.
+// production code. Tests can import any module.
 type importer struct {
 	prefix  string
 	folders []string
 }
 
-// importers lists the other modules that production code can import. All other modules are
-// forbidden.
+// importers lists the modules of other projects that production code can import. All other modules
+// are forbidden.
 var importers = []importer{
 	{prefix: "github.com/kelseyhightower/envconfig", folders: []string{"pkg/config"}},
 	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/observe/metrics", "pkg/plugin"}},
@@ -152,7 +152,7 @@ var importers = []importer{
 	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector", "pkg/inject/manifest"}},
 	{prefix: "github.com/spf13/", folders: []string{"cmd/internal/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
 	{prefix: "go.opencensus.io", folders: []string{"pkg/observe/tracing"}},
-	// The messages of OTLP. The services of OTLP in collector/ would require gRPC.
+	// Only the messages of OTLP, because the services of OTLP in collector/ would require gRPC.
 	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/observe/export", "pkg/observe/metrics", "pkg/observe/tracing"}},
 	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/observe/export", "pkg/observe/metrics", "pkg/probe", "pkg/observe/tracing"}},
 	{prefix: "charm.land/", folders: []string{"cmd/kubectl-queue_proxy"}},

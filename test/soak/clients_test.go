@@ -53,7 +53,7 @@ func (s *soak) startClients(ctx context.Context, clients *sync.WaitGroup, name s
 	join("activator", 1, false, func(v *ledger.Client) {
 		v.Fields = [][2]string{{"K-Proxy-Request", "activator"}, {"Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
 	})
-	join("kubelet", 3, false, func(v *ledger.Client) { // three clients, which are more than the two slots in addition to the limit
+	join("kubelet", 3, false, func(v *ledger.Client) { // three clients, because only two kubelet requests can run in addition to the limit
 		v.Requests = []ledger.Request{ledger.Get("/status/200", 0), ledger.Get("/status/200", 0).OverH2()}
 		v.Fields = [][2]string{{"User-Agent", "kube-probe/1.35"}}
 	})

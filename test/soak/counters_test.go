@@ -185,8 +185,8 @@ type step struct {
 	more arrivals
 }
 
-// root follows the steps from a second to the last known one. It returns this second and the
-// number of arrivals since then.
+// root follows the steps from second k until there is no further step. It returns the second that it
+// reaches, and the number of arrivals between that second and k.
 func (a *autoscaler) root(k int) (from int, more arrivals) {
 	for {
 		s, ok := a.steps[k]

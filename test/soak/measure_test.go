@@ -214,7 +214,7 @@ const (
 	// these coarse limits.
 	heapGrowth    = 2e6
 	processGrowth = 10e6
-	moreThreads   = 4 // maximum number of additional threads since the first rest, because the Go runtime keeps threads
+	moreThreads   = 4 // maximum number of additional threads since the first rest; the Go runtime does not end idle threads
 )
 
 // report prints the tables and fails if the memory grows. After a long run without failures, it

@@ -27,8 +27,8 @@ import (
 )
 
 var (
-	length = flag.Duration("time", 30*time.Minute, "how long traffic and rest take turns")
-	seed   = flag.Uint64("seed", 1, "of what clients send and what goes wrong, and when")
+	length = flag.Duration("time", 30*time.Minute, "duration of the run, in which traffic and rests alternate")
+	seed   = flag.Uint64("seed", 1, "seed of the random requests and faults")
 )
 
 // The limits of the sidecar are low so that requests are queued.

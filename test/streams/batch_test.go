@@ -16,7 +16,7 @@ import (
 )
 
 // patience is the maximum time that a batch waits for one event. Only a defect reaches it.
-var patience = flag.Duration("patience", time.Minute, "bound on each wait")
+var patience = flag.Duration("patience", time.Minute, "maximum duration of each wait")
 
 // A batch runs a list of schedules concurrently. In each turn, it performs the next event of
 // each schedule. Then it waits for the frames that the model predicts.

@@ -93,8 +93,8 @@ func (s schedule) String() string {
 }
 
 // enumerate returns the schedules that the model allows. The maximum number of events is
-// depth. A schedule is omitted if it is a prefix of another schedule. If keep is not nil, a
-// schedule is omitted if keep returns false.
+// depth. A schedule is omitted if it is a prefix of another schedule. If keep is not nil,
+// schedules for which keep returns false are also omitted.
 func enumerate(start model, alphabet []event, depth int, keep func(schedule, model) bool) (all []schedule) {
 	var walk func(m model, s schedule)
 	walk = func(m model, s schedule) {

@@ -42,7 +42,7 @@ func leakApp(t *testing.T, http1 bool) *proxytest.Proxy {
 	})
 }
 
-// sendAndReset opens a connection, sends all frames that the function write adds with one
+// sendAndReset opens a connection, sends the frames that the function write adds in a single
 // write, and resets the connection. The proxy receives the reset before it has read all frames.
 func sendAndReset(t *testing.T, p *proxytest.Proxy, write func(f *harness.Frames, sent *bytes.Buffer)) {
 	t.Helper()
@@ -150,8 +150,8 @@ func TestRequestEndsInEachOrderWithWriteFailure(t *testing.T) {
 	}
 }
 
-// writeOrder writes the frames of three requests, whose paths begin with path. Frames after the failure follow after
-// PINGs, so that they are not read before the acknowledgements of the PINGs are written.
+// writeOrder writes the frames of three requests, whose paths begin with path. PINGs precede the frames after the
+// failure, so that the proxy does not read these frames before it writes the acknowledgements of the PINGs.
 func writeOrder(f *harness.Frames, sent *bytes.Buffer, order []leakEvent, path string) {
 	for _, e := range order {
 		if e == leakFailure {

@@ -97,7 +97,7 @@ func TestConnectionEnds(t *testing.T) {
 }
 
 // The drain begins, or reaches its deadline, at each step. All schedules of a batch have the
-// same action at the same step, because it affects all requests of the proxy.
+// same action at the same step, because the action affects all requests of the proxy.
 func TestDrain(t *testing.T) {
 	for name, http1 := range applications {
 		all := enumerate(model{http1: http1}, alphabet(func(e event) bool { return !e.ofConnection() }), 4, nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// addToken adds a token to a trace. A trace is the frames that a peer has received on a stream:
+// addToken adds a token to a trace. A trace lists the frames that a peer has received on a stream:
 // "HEAD" for a request, the status for a response, "P" and the status and the reason for a
 // response from the proxy, "=" and the content for DATA, "trailers", "END" for END_STREAM, and
 // "RST" with the code. The content of consecutive DATA frames is one token, because the proxy
@@ -32,7 +32,7 @@ func addOption(pattern, token string) string {
 	return pattern + "( " + token + ")?"
 }
 
-// A trace is a trace that a peer is recording.
+// A trace records the frames that a peer receives, in the format of [addToken].
 type trace string
 
 func (t *trace) add(token string) { *t = trace(addToken(string(*t), token)) }

@@ -13,9 +13,8 @@ import (
 	"strings"
 )
 
-// The configurations for the connectrpc runner select its cases. The cases with TLS are always
-// part of them. Client certificates and HTTP/3 are not, because the sidecar does not support
-// them.
+// The configurations for the connectrpc runner select its cases. They include the cases with TLS,
+// but not those with client certificates or HTTP/3, because the sidecar does not support these.
 const (
 	allProtocols = `features:
   versions: [HTTP_VERSION_1, HTTP_VERSION_2]

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// interopCases are the cases that need no account of a cloud provider. The grpc-go server does
-// not return its identity, so that pick_first_unary cannot run.
+// interopCases are the cases that need no account of a cloud provider. The case pick_first_unary is
+// omitted, because the grpc-go server does not return its identity.
 var interopCases = []string{
 	"empty_unary", "large_unary", "client_streaming", "server_streaming", "ping_pong", "empty_stream",
 	"timeout_on_sleeping_server", "cancel_after_begin", "cancel_after_first_response", "status_code_and_message",
@@ -86,7 +86,8 @@ func (e *environment) interopCases(ctx context.Context, r *result, target string
 		r.fail(target+", "+name, e.interopClient(ctx, append(interopArguments(name), argv...)))
 	}
 	const clients = 4
-	// The last value of an option has priority. The number is a multiple of the number of threads.
+	// The last value of an option has priority. The number of iterations must be a multiple of the
+	// number of threads.
 	many := append(interopArguments("rpc_soak"), "--soak_iterations=480")
 	errs := make([]error, clients)
 	var all sync.WaitGroup

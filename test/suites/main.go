@@ -6,7 +6,7 @@
 // A suite is a set of named cases. The program fails if a case passes without a proxy and
 // fails with the sidecar. It prints the names of these cases.
 //
-// The connectrpc runner starts this program as the server or the client under test: wrap.go
+// The connectrpc runner starts this program as the server or the client under test. wrap.go
 // contains these subcommands.
 package main
 

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// patience bounds the wait for a process to start or to end.
+// patience is the maximum time to wait until a process starts or exits.
 const patience = 20 * time.Second
 
 // A process is a running program and its child processes.
 type process struct {
 	cmd    *exec.Cmd
 	output string        // file with the output
-	done   chan struct{} // closed after the process ended
+	done   chan struct{} // closed after the process has exited
 }
 
 // startProcess starts a program that runs until stop. Its output is written to a file in
@@ -39,7 +39,7 @@ func startProcess(dir string, env []string, argv ...string) (*process, error) {
 	return p, p.start()
 }
 
-// start starts the command. The process ends when its parent ends.
+// start starts the command. The kernel kills the process when its parent exits.
 func (p *process) start() error {
 	p.done = make(chan struct{})
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -59,7 +59,7 @@ func (p *process) stop() {
 	<-p.done
 }
 
-// running reports whether the process has not ended.
+// running reports whether the process has not exited.
 func (p *process) running() bool {
 	select {
 	case <-p.done:
@@ -96,8 +96,8 @@ func (p *process) await(addresses ...string) error {
 	return nil
 }
 
-// runProgram runs a program to its end and returns its output. The exit status is not an
-// error.
+// runProgram runs a program to its end and returns its output. ok reports whether the exit status
+// is 0. Another exit status is not an error.
 func runProgram(ctx context.Context, argv ...string) (text string, ok bool, err error) {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

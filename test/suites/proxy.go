@@ -56,7 +56,7 @@ func startProxy(e *environment, v variant, application string, http2 bool) (*pro
 	return p, nil
 }
 
-// stop stops the proxy. The error is not nil if the proxy ended before or if it reported a
+// stop stops the proxy. It returns an error if the proxy has already exited or has reported a
 // panic.
 func (p *proxy) stop() error {
 	running := p.process.running()

@@ -67,8 +67,8 @@ func suites() []suite {
 // An environment contains the paths of a run.
 type environment struct {
 	sidecar  string // program queue-proxy
-	programs string // folder with the programs of the suites
-	dir      string // folder of the run
+	programs string // directory with the programs of the suites
+	dir      string // directory of the run
 }
 
 // settings are the options of the command.

@@ -127,7 +127,7 @@ func send(b []byte) step {
 	}
 }
 
-// frames sends frames: the first byte and the payload of each frame.
+// frames sends frames. parts contains the first byte and the payload of each frame.
 func frames(parts ...any) step {
 	return func(p *peer) error {
 		var b []byte
@@ -169,8 +169,8 @@ func finish(p *peer) error { return p.CloseWrite() }
 func reset(p *peer) error  { return p.Reset() }
 
 // play runs the steps and returns the transcript, which ends with the event for the end of the
-// connection. The connection is closed after the steps are complete and the other side has
-// ended.
+// connection. After the steps, play waits until the other side ends the connection, for at most
+// caseTime, and then closes the connection.
 func (p *peer) play(r io.Reader, steps []step) []string {
 	p.received = make(chan struct{}, 1)
 	ended := make(chan struct{})

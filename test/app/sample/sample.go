@@ -81,13 +81,13 @@ type Request struct {
 // An App is the handler of the sample application with its counters. Use [New] to create one.
 // It is safe for concurrent use.
 type App struct {
-	// Ledger receives the line "seen ID" for each request with an ID before the response, so
-	// the lines survive the process. It may be nil.
+	// Ledger receives the line "seen ID" for each request with an ID. The line is written before
+	// the response, so that it is not lost if the process is killed. Ledger may be nil.
 	Ledger io.Writer
 
 	// Ending is closed when the application must stop. Event streams then send a last event
-	// named end, and gRPC streams return the status 14, UNAVAILABLE. If it is nil, streams are
-	// not notified.
+	// named end, and gRPC streams return the status 14, UNAVAILABLE. If Ending is nil, streams
+	// are not notified.
 	Ending <-chan struct{}
 
 	mu      sync.Mutex // protects the following fields
@@ -318,8 +318,8 @@ func sink(w http.ResponseWriter, r *http.Request) {
 	answer(w, map[string]any{"length": n, "sha256": sum})
 }
 
-// breakOff closes the connection during an exchange. It first writes text. If text is
-// empty, it resets the connection.
+// breakOff writes text and closes the connection during an exchange. If text is empty, it
+// resets the connection.
 func breakOff(w http.ResponseWriter, text string) {
 	c, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -375,7 +375,7 @@ func talk(w http.ResponseWriter, r *http.Request) {
 }
 
 // call echoes the messages of a gRPC call immediately. It does not parse them, because the
-// bytes, with the length prefixes, do not change.
+// bytes, including the length prefixes, do not change.
 func (a *App) call(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Trailer", "Grpc-Status")

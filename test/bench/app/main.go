@@ -1,13 +1,13 @@
 //go:build linux
 
 // Command app is the user container of the comparison. It uses as little CPU time as possible,
-// so that the differences between the proxies are visible: it serves HTTP/1.1 on raw
+// so that the differences between the proxies are visible. It serves HTTP/1.1 on raw
 // connections, with one goroutine for each connection and with prepared responses.
 //
 //	GET /              1 KB with Content-Length
 //	GET /100k          100 KB with Content-Length
 //	GET /slow?ms=20    1 KB after 20 ms
-//	POST (any path)    reads and discards the body, then 2 bytes
+//	POST (any path)    2 bytes after the complete body, which is discarded
 //
 // It supports the requests that the proxies send: requests with Content-Length or without a
 // body. It responds to other requests with status 400 and closes the connection.

@@ -34,7 +34,7 @@ func main() {
 // keptConnections is higher than the number of connections of any measurement.
 const keptConnections = 4096
 
-// serve returns the first error of a listener.
+// serve runs the proxy until a listener fails, and returns the error of this listener.
 func serve(address, app string, h2 bool, tlsAddress, cert, key string) error {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns = keptConnections

@@ -87,7 +87,7 @@ public class GrpcClient {
     return b;
   }
 
-  // Call sends a message until it received the given number of copies, and then half-closes
+  // Call sends a message until it has received the given number of copies, and then half-closes
   // the stream.
   static class Call extends ClientCall.Listener<byte[]> {
     final CountDownLatch done = new CountDownLatch(1);

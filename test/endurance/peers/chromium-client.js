@@ -1,4 +1,4 @@
-// Chromium as a client: it loads a page of chromium-server.js again and again over HTTP/2.
+// Chromium as a client: it repeatedly loads a page of chromium-server.js over HTTP/2.
 // The modes are "files", "events" and "websocket".
 // Usage: chromium-client.js --target=HOST:PORT --ca=FILE --seconds=N --requests=N --mode=MODE
 'use strict'

@@ -1,5 +1,5 @@
-// HTTP/1.1 server of Node. The query field "size" is the size of the response in bytes. A
-// POST is answered with the length and the CRC-32 of the content.
+// HTTP/1.1 server of Node. The query field "size" is the size of the response in bytes. The
+// response to a POST request contains the length and the CRC-32 of the content.
 // Usage: http1-server.js PORT KEEP-ALIVE-MILLISECONDS
 'use strict'
 const http = require('node:http')

@@ -18,7 +18,7 @@ const connection = () => {
   return session
 }
 
-// send makes one request. A request to cancel ends with its first byte, or before.
+// send makes one request. A request that is canceled ends with the first byte of the response, or earlier.
 const send = (canceled) => new Promise((resolve, reject) => {
   const stream = connection().request({ ':path': `/?size=${size}` })
   let length = 0

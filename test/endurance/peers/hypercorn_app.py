@@ -1,5 +1,5 @@
-"""ASGI application: the query field "size" is the size of the response in bytes, and a POST
-is answered with its content."""
+"""ASGI application: the query field "size" is the size of the response in bytes. The response
+to a POST request is the content of the request."""
 
 from urllib.parse import parse_qs
 

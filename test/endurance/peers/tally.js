@@ -10,9 +10,9 @@ exports.options = () => Object.fromEntries(process.argv.slice(2).map((text) => {
 // longest bounds a load that does not reach its minimum number of requests, in milliseconds.
 const longest = 120000
 
-// Load repeats a call with a number of workers for a number of seconds, and until it has made
-// the minimum number of requests, and counts the results. The call returns the bytes of
-// content, or throws an error.
+// Load repeats a call with a number of workers and counts the results. It stops after a number of
+// seconds, but not before it has made the minimum number of requests. The call returns the bytes
+// of content, or throws an error.
 exports.Load = class {
   constructor (seconds, requests = 0) {
     this.end = Date.now() + 1000 * seconds

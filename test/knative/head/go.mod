@@ -116,9 +116,10 @@ tool (
 
 replace github.com/queue-proxy/queue-proxy/test/knative => ../
 
-// The commits of October that serving v0.51.0 names could not be fetched when this was
-// written. These are the ones that serving v0.50.0 names, with their OpenTelemetry SDK:
-// Knative's queue-proxy does not start with a pair that disagrees on the schema's version.
+// When this file was written, the commits of October that serving v0.51.0 requires could not be
+// fetched. These are the versions that serving v0.50.0 requires, with the same version of the
+// OpenTelemetry SDK. Knative's queue-proxy does not start if knative.dev/pkg and the SDK use
+// different versions of the OpenTelemetry schema.
 replace (
 	go.opentelemetry.io/otel/sdk => go.opentelemetry.io/otel/sdk v1.44.0
 	go.opentelemetry.io/otel/sdk/metric => go.opentelemetry.io/otel/sdk/metric v1.44.0

@@ -100,6 +100,7 @@ tool (
 
 replace github.com/queue-proxy/queue-proxy/test/knative => ../
 
-// The checksum database had no sum of the commit that serving v0.45.0 names when this was
-// written. This is the one that serving v0.44.0 names; only the cache of images uses it.
+// When this file was written, the checksum database contained no checksum for the commit that
+// serving v0.45.0 requires. This is the version that serving v0.44.0 requires. Only the cache of
+// images uses this module.
 replace knative.dev/caching => knative.dev/caching v0.0.0-20250117155405-a76aa7cd2bb6

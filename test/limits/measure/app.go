@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// An app is an application. Its workers process the requests to /.
+// An app describes an application. Its workers process the requests to /.
 type app struct {
 	workers int
 	took    time.Duration                  // mean time of a worker for a request; each time is 0.5 to 1.5 times the mean

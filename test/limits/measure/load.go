@@ -41,8 +41,8 @@ func (r *recorder) note(began time.Time, ok bool) {
 	}
 }
 
-// load runs the clients of a row against an address. It measures for the time lasts after
-// the time warm.
+// load runs the clients of a row against an address. It waits for the duration warm, and then
+// measures for the duration lasts.
 func load(ctx context.Context, groups []group, address string, warm, lasts time.Duration) result {
 	began := time.Now()
 	ctx, cancel := context.WithDeadline(ctx, began.Add(warm+lasts))

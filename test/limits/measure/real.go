@@ -70,8 +70,8 @@ func (s *settings) line(ctx context.Context, r *row) (string, error) {
 		verdict(&got, &best, &top), began.UTC().Format(time.DateOnly)), nil
 }
 
-// fixedWarm returns the time before the measurement of a fixed limit. The measurements of
-// an application that changes begin at the same time.
+// fixedWarm returns the time before the measurement of a fixed limit. If the application changes
+// over time, this is also the time before the measurement of the adaptive limit.
 func (s *settings) fixedWarm(r *row) time.Duration {
 	if r.app.warm > 0 || r.app.changed != nil {
 		return s.warm

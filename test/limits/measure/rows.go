@@ -14,7 +14,7 @@ type row struct {
 	settings   []string // settings of the sidecar
 }
 
-// A group is a number of clients. Each sends a request as soon as the previous one is
+// A group is a number of clients. Each client sends a request as soon as its previous request is
 // complete.
 type group struct {
 	n      int

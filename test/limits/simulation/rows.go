@@ -393,7 +393,7 @@ func AdviceRows() []Row {
 	return rows
 }
 
-// loads contains the number of requests per second for each case. It is about 0.7 of the
+// loads contains the number of requests per second for each case, which is about 70 % of the
 // capacity.
 var loads = map[string]float64{
 	"fixed pool": 450, "CPU-bound": 550, "lock-bound": 420, "GPU batch": 140,
@@ -548,7 +548,7 @@ func (r *Row) State() observation.LimitState {
 	return l.State()
 }
 
-// Adaptive runs the row with the adaptive limit and returns the course of the limit.
+// Adaptive runs the row with the adaptive limit. It returns the result and each change to the limit.
 func (r *Row) Adaptive(jitter uint64) (Result, []Point) {
 	run := r.run(nil)
 	return follow(&run, adapt.New(adapt.Settings{Max: Ceiling, Seed: jitter}))

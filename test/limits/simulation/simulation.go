@@ -1,6 +1,6 @@
 // Package simulation runs synthetic applications behind a concurrency limit with a simulated
-// clock. Runs with the same seed are identical, and a minute takes a fraction of a second. The
-// tests of the adaptive limit and the command measure use it.
+// clock. Runs with the same seed are identical, and a simulated minute takes a fraction of a second.
+// The tests of the adaptive limit and the command measure use this package.
 package simulation
 
 import (
@@ -55,7 +55,7 @@ type Run struct {
 	For   time.Duration
 	From  time.Duration // start of the measurement
 	Seed  uint64
-	Trace func(at time.Duration) // called after the limit in force changed; may be nil
+	Trace func(at time.Duration) // called after each change of the current limit; may be nil
 }
 
 // A Result contains the results of the measurement, which starts at Run.From.
@@ -250,7 +250,7 @@ func (w *world) oldest() int64 {
 	return w.first.came
 }
 
-// skip removes requests from the front of the queue whose clients have disconnected.
+// skip removes requests with disconnected clients from the front of the queue.
 func (w *world) skip() {
 	for w.first != nil && w.first.gone {
 		w.pop()

@@ -70,7 +70,7 @@ func testFunctions(dir string, packages, tags []string) ([]string, error) {
 	return all, nil
 }
 
-// folderFunctions returns the functions of one folder, and the number of its test files.
+// folderFunctions returns the functions of one directory, and the number of its test files.
 func folderFunctions(with *build.Context, folder string) (functions []string, files int, err error) {
 	names, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 	if err != nil {
@@ -98,7 +98,8 @@ func folderFunctions(with *build.Context, folder string) (functions []string, fi
 	return functions, files, nil
 }
 
-// packageFolders returns the folder of a package. For a path that ends in "/...", it also returns all folders below.
+// packageFolders returns the directory of a package. For a path that ends in "/...", it also returns all directories
+// below.
 func packageFolders(dir, name string) ([]string, error) {
 	top, every := strings.CutSuffix(name, "...")
 	top = filepath.Join(dir, top)

@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// root is the folder of the module.
+// root is the directory of the module.
 const root = "../../.."
 
 // noTests lists the patterns of go test -run that intentionally select no test.
 var noTests = []string{"^$", "-"}
 
-// derived contains patterns with values that a command takes from the source, so that
-// they always match.
+// derived contains patterns that always match, because a command takes their values from the
+// source.
 var derived = []string{
 	`^$name\$`,  // make fuzz uses a name that make fuzzers prints
 	`$FUZZER$$`, // fuzz.yml uses a line that make fuzzers prints

@@ -20,14 +20,14 @@ import (
 	kingress "knative.dev/networking/pkg/ingress"
 )
 
-// A table contains the routes. It can be used by several goroutines.
+// A table contains the routes. It is safe for concurrent use.
 type table struct {
 	kube   *kubernetes.Clientset
 	routes atomic.Pointer[[]v1alpha1.IngressRule]
 	http2  sync.Map // maps "namespace/service:port" to whether the port uses HTTP/2
 
-	// No idle connections are kept. An idle connection to the address of a Service would still
-	// lead to the activator after the Service has changed to the pods.
+	// The transports keep no idle connections. An idle connection to the address of a Service would
+	// still lead to the activator after the endpoints of the Service have changed to the pods.
 	h1, h2, h1TLS, h2TLS *http.Transport
 }
 

@@ -1,5 +1,5 @@
-// Command injector is Linkerd's injector with the path of the chart templates, which a program
-// that is built with -trimpath does not find in the module's directory charts.
+// Command injector runs Linkerd's injector. It sets the path of the chart templates, because a
+// program that is built with -trimpath does not find them in the module's directory charts.
 package main
 
 import (

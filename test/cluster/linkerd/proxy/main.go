@@ -4,8 +4,8 @@
 // variables that Linkerd's injector sets. After SIGTERM, it does not accept new connections,
 // and it exits when all connections are closed, like the real proxy.
 //
-// If it has another name, it is one of the two programs that are used in the hooks of the
-// injector: linkerd-await, which waits until the proxy is ready, and sleep.
+// If it is started as linkerd-await or sleep, it replaces this program, which Linkerd's injector
+// uses in hooks. linkerd-await waits until the proxy is ready.
 package main
 
 import (
