@@ -487,7 +487,7 @@ func TestRequiredClientCertificateFailsWithTLS(t *testing.T) {
 	wantOutcome(t, try(t, get, harness.Patience), observation.WordTLS, 0)
 }
 
-// If the alert arrives while the request is written, the write fails.
+// If the alert arrives while the request is written, the write fails, but the error must still be the alert.
 func TestAlertIsReportedAfterWriteError(t *testing.T) {
 	app := newTLSApp(t, tls.RequireAnyClientCert)
 	var h1 http.Protocols

@@ -68,7 +68,7 @@ func TestLowMemoryLimitsClientBuffers(t *testing.T) {
 	wantClientBuffers(t, ln)
 }
 
-// The certificate is created after startup.
+// If the certificate is created after startup, listenTLS opens the port.
 func TestLowMemoryLimitsLateTLSPortBuffers(t *testing.T) {
 	s := &sidecar{log: zap.NewNop(), memoryLimit: 64 << 20, config: config.Default()}
 	s.config.TLSPort.V = 0

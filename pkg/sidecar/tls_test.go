@@ -51,7 +51,7 @@ func TestExpiredCertificateIsLoggedAsInUse(t *testing.T) {
 	}
 }
 
-// The files can be created after startup.
+// The warning about the missing files must disappear if the files are created after startup.
 func TestWarningIsRemovedAfterCertificateIsLoaded(t *testing.T) {
 	t.Setenv("TLS_CERT_DIR", t.TempDir())
 	c, err := config.Load()

@@ -49,7 +49,7 @@ func FuzzResolve(f *testing.F) {
 	})
 }
 
-// A transport can read the body until the connection is closed, even after it received the response.
+// A transport can read the body until the connection is closed, even after it has received the response.
 func TestBodyIsNotReadAfterRelease(t *testing.T) {
 	body := &requestBody{parts: [][]byte{[]byte("ab"), nil, []byte("cde")}}
 	first, second := body.reader(), body.reader()

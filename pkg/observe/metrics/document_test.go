@@ -221,7 +221,7 @@ func TestGuideExplainsAllReasons(t *testing.T) {
 	harness.Equal(t, len(blame), len(reasons), "explanations")
 }
 
-// The tables contain the metrics of a scrape. Therefore the scrape must contain all metrics.
+// The tables of the guide are generated from a scrape, so the scrape must contain all metrics.
 func TestScrapeForGuideContainsAllMetrics(t *testing.T) {
 	m := everything(t, "all")
 	seen := map[string]bool{}

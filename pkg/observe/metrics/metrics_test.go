@@ -741,7 +741,7 @@ func TestRecordingGRPCResponseDoesNotAllocate(t *testing.T) {
 	harness.Equal(t, testing.AllocsPerRun(100, func() { m.Observe(&o) }), 0, "allocations")
 }
 
-// The protobuf format contains the timestamps. Prometheus uses them with a feature flag.
+// With a feature flag, Prometheus uses the created timestamps in the protobuf format.
 func TestCountersHaveCreatedTimestamps(t *testing.T) {
 	o := options("default")
 	o.Gauges.Bounds = bound.NewRecorder()

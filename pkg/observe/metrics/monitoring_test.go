@@ -200,7 +200,7 @@ func alerts(t *testing.T) map[string]string {
 	return all
 }
 
-// The reason label contains a word. The alert must describe each word.
+// The label reason contains a readiness word, so the alert must describe each word.
 func TestNotReadyAlertDescribesEachReason(t *testing.T) {
 	alert := alerts(t)["QueueProxyNotReady"]
 	for _, word := range observation.ReadinessWords() {

@@ -83,7 +83,7 @@ func TestPushedPointsHaveOTelAttributes(t *testing.T) {
 	t.Error("got no http.server.request.duration, want one")
 }
 
-// The buckets of Prometheus are cumulative.
+// In contrast to the buckets of OpenTelemetry, the buckets of Prometheus are cumulative.
 func TestPushedBucketsAreNotCumulative(t *testing.T) {
 	bucket := func(below uint64, bound float64) *dto.Bucket {
 		return &dto.Bucket{CumulativeCount: &below, UpperBound: &bound}

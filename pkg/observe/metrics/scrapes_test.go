@@ -33,8 +33,8 @@ func stalledScraper(t *testing.T, server *httptest.Server, client string) *harne
 	return c
 }
 
-// Previously, two stalled scrapers prevented other scrapes from returning the metrics of the app for 30 s if the app
-// had 3 MB of metrics. Four stalled scrapers caused responses with 503.
+// If pages were not rendered into memory, two stalled scrapers would prevent other scrapes from returning the metrics
+// of an app with 3 MB of metrics for 30 s. Four stalled scrapers would cause responses with 503.
 func TestStalledScrapersDoNotBlockOthers(t *testing.T) {
 	app := megabytes(3)
 	m := merged(t, respond(textType, app), func(o *Merge) { o.timeout = time.Minute })
@@ -54,7 +54,7 @@ func TestStalledScrapersDoNotBlockOthers(t *testing.T) {
 	}
 }
 
-// The scraper can detect that it did not receive the whole page.
+// A canceled page must be shorter than its Content-Length, so that the scraper detects that it is incomplete.
 func TestCanceledPageIsTruncated(t *testing.T) {
 	server := httptest.NewServer(bounded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, megabytes(6))

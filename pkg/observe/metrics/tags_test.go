@@ -176,7 +176,7 @@ func TestRouteTagLookupDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// The engine reuses the memory of the strings for the next request.
+// The label must be a copy, because the engine reuses the memory of the strings for the next request.
 func TestRouteTagLabelCopiesString(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	memory := []byte("blue")

@@ -218,7 +218,7 @@ func TestFullSpanQueueReportContainsExportError(t *testing.T) {
 	})
 }
 
-// The host name of an endpoint can resolve to this pod, which cannot be detected.
+// The host name of an endpoint can resolve to this pod. This cannot be detected, so the effect must be limited.
 func TestExportToOwnPortIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}

@@ -41,7 +41,7 @@ func TestServerSpanRouteTag(t *testing.T) {
 	}
 }
 
-// Spans record the time at which a phase starts.
+// Spans are created at the end of the request, but their times must be the times of the phases.
 func TestSpanTimesMatchPhases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracer := unstarted(Options{Sampling: always, Limited: true})
