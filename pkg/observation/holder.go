@@ -14,7 +14,7 @@ type Holder struct {
 // AppRequests counts the client requests in the user container. It does not include slots that are held after a
 // client disconnected.
 type AppRequests struct {
-	Pending    int       // number of requests without a response
+	Pending    int       // number of requests without a response, without requests whose client has not sent the complete body
 	Responding int       // number of requests whose response has begun, without upgraded connections
-	Oldest     time.Time // time when the oldest pending request got its slot; zero if there is none
+	Oldest     time.Time // earliest time since which a pending request waits for the user container, which is the time of its slot or of the last byte of its body; zero if there is none
 }

@@ -76,6 +76,36 @@ func TestInAppReturnsTimeOfSlot(t *testing.T) {
 	})
 }
 
+// A request waits for the user container from the last byte of its body. While the client sends the body, the request
+// is not counted, even if its content type has no timeout for the body. If the user container does not read the body,
+// the request is counted.
+func TestInAppExcludesUploads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestProxy()
+		done := make(chan struct{})
+		var all sync.WaitGroup
+		var upload *RequestState
+		f := newFake("/upload")
+		f.app = func(state *RequestState) transport.Result {
+			upload = state
+			state.Send()
+			state.AwaitBody()
+			<-done
+			return transport.Result{Status: 200, Begun: true}
+		}
+		all.Go(func() { h.serve(f) })
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		harness.Equal(t, h.InApp(), observation.AppRequests{}, "while the client sends the body")
+		upload.GotBody()
+		sent := time.Now()
+		time.Sleep(time.Minute)
+		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 1, Oldest: sent}, "after the last byte")
+		close(done)
+		all.Wait()
+	})
+}
+
 // A request can end while Holders reads its method and path. The test can only fail with the race
 // detector.
 func TestHoldersIsSafeWhileRequestsEnd(t *testing.T) {
