@@ -41,6 +41,7 @@ const maxCounted = 10_000
 // InApp counts the client requests in the user container, without excluded requests. If more than maxCounted
 // requests are in flight, the newest requests are not counted.
 func (p *Proxy) InApp() (app observation.AppRequests) {
+	app.Held = p.Limit.heldRequests()
 	d := p.Drain
 	d.mu.Lock()
 	defer d.mu.Unlock()
