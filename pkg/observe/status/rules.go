@@ -20,7 +20,9 @@ const (
 	slowTime     = time.Second      // time in the application that counts as long if the usual time is not known
 
 	longFactor  = 2                      // minimum ratio of the time of a request that hangs, or of slow requests, to the longest time of other requests
-	firstTime   = 2 * time.Minute        // time in the application after which the first request is reported as hanging with high confidence
+	firstTime   = 2 * time.Minute        // time in the application after which several requests hang although the usual time is not known
+	aloneTime   = 10 * time.Minute       // time in the application after which a request hangs although there is no other symptom
+	shortWait   = 200 * time.Millisecond // time in the application that is sufficient for most requests
 	slowFactor  = 3                      // minimum ratio of a long time in the application to the usual time
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
 	mixShare    = 0.01                   // minimum share of slow requests among the earlier requests for which their share may have increased
@@ -56,6 +58,7 @@ type problem struct {
 
 // Names of rules.
 const (
+	hangs     = "app-hangs"
 	slow      = "app-slow"
 	rejected  = "rejected"
 	exhausted = "memory"
@@ -94,7 +97,7 @@ var rules = [...]rule{
 		"Renew the certificate. Check its issuer and the files in TLS_CERT_DIR.",
 		checkTLS},
 	{"resources", "the sidecar cannot open more connections", "", checkShortage},
-	{"app-hangs", "the application does not respond",
+	{hangs, "the application does not respond",
 		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
 		checkHang},
 	{"not-ready", "the readiness probe fails", "", checkReadiness},
@@ -177,10 +180,14 @@ func (b *Board) sinceLocked(i int, m *match, now time.Time) time.Time {
 // updateLocked stores the start times of the current problems. b.mu must be held.
 func (b *Board) updateLocked(e *evidence) {
 	for i := range rules {
-		if m, ok := rules[i].check(e); ok {
+		m, ok := rules[i].check(e)
+		if ok {
 			b.active[i] = b.sinceLocked(i, &m, e.now)
 		} else {
 			b.active[i] = time.Time{}
+		}
+		if rules[i].name == hangs {
+			b.hangs.Store(ok && m.confidence != low)
 		}
 	}
 }
@@ -387,56 +394,109 @@ func checkErrors(e *evidence) (m match, ok bool) {
 // checkHang detects an application that has not begun a response for hangTime, although requests wait for a response
 // or have ended without one.
 func checkHang(e *evidence) (m match, ok bool) {
-	silent := e.now.Sub(e.lastResponse)
-	if silent < hangTime {
+	if e.now.Sub(e.lastResponse) < hangTime {
 		return m, false
 	}
 	app := e.board.sources.App()
-	recent := e.eventsLocked(int(hangTime / Interval))
-	withoutResponse := func(t *tally) uint32 { return t[noResponse] }
-	if e.usual > 0 && e.waited >= e.longWait() { // requests of clients with short timeouts count as well
-		withoutResponse = func(t *tally) uint32 { return max(t[noResponse], t[unanswered]) }
+	last := e.lastResponse
+	if app.Held.Answered.After(last) {
+		last = app.Held.Answered
 	}
-	left := withoutResponse(&recent)
-	if e.leavesEarly() {
-		left = min(left, recent[observation.RequestTimeout]+recent[observation.ResponseStartTimeout])
-	}
-	switch waited := e.now.Sub(app.Oldest); {
-	case app.Pending > 0 && waited >= hangTime:
-		m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
-			message.Count(app.Pending, "request"), brief(waited), e.waiting)}
-		others := left > 0 || e.waiting > 0 || recent[observation.QueueFull]+recent[observation.QueueTimeout] > 0
-		switch {
-		case waited < longFactor*e.longest, !others && (app.Pending < minFailures || e.usual == 0 || e.usual >= slowTime):
-			m.confidence = low // the requests may be long requests, such as polls
-		case !others, e.total.answers() == 0 && waited < firstTime:
-			m.confidence = medium
-		}
-		if e.longest >= hangTime/longFactor {
-			m.numbers += fmt.Sprintf("; other requests took up to %v", brief(e.longest))
-		}
-	case left >= minFailures:
-		m = match{
-			confidence: high, since: e.onsetLocked(failureShare, withoutResponse, (*tally).requests),
-			numbers: fmt.Sprintf("%s did not receive a response in the last %v (timeout or client disconnect)", message.Count(left, "request"), hangTime),
-			action: "Compare the response times of the application with the timeouts of the clients. " +
-				"If the application hangs, take a thread dump and restart the pod.",
-		}
-		switch {
-		case left < minHung && e.now.Sub(m.since) < hangTime:
-			m.confidence = low // a few clients with short timeouts
-		case app.Responding > 0:
-			m.confidence = medium
-		}
-	default:
+	silent := e.now.Sub(last)
+	if silent < hangTime {
 		return m, false
+	}
+	if m, ok = e.pendingHang(&app); !ok {
+		m, ok = e.endedHang(&app, last)
 	}
 	if e.total.answers() == 0 {
 		m.numbers += "; no response since the start"
 	} else {
 		m.numbers += fmt.Sprintf("; last response %v ago", brief(silent))
 	}
+	return m, ok
+}
+
+// pendingHang reports a hang if a request has waited for a response for hangTime. The confidence is low if it may be a
+// long request, such as a poll. It is not low if there are further symptoms, if several requests wait longer than usual,
+// or after a long time.
+func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) {
+	waited := e.now.Sub(app.Oldest)
+	if app.Pending == 0 || waited < hangTime {
+		return m, false
+	}
+	m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
+		message.Count(app.Pending, "request"), brief(waited), e.waiting)}
+	recent := e.eventsLocked(int(hangTime / Interval))
+	others := e.waiting > 0 || recent[observation.QueueFull]+recent[observation.QueueTimeout] > 0 || e.endedWithoutResponse(&recent, e.waited) > 0
+	known := e.usual > 0 && e.usual < slowTime
+	longest := e.longest
+	if !others {
+		longest = max(longest, e.board.longestUsualLocked())
+	}
+	switch {
+	case waited < longFactor*longest:
+		m.confidence = low
+	case others:
+		if e.total.answers() == 0 && waited < firstTime {
+			m.confidence = medium
+		}
+	case app.Pending >= minFailures && (known || waited >= firstTime), waited >= aloneTime:
+		m.confidence = medium
+	default:
+		m.confidence = low
+	}
+	if longest >= hangTime/longFactor {
+		m.numbers += fmt.Sprintf("; other requests took up to %v", brief(longest))
+	}
 	return m, true
+}
+
+// endedHang reports a hang if requests ended without a response since the last response, at most History ago. The
+// period is hangTime if the limit cannot cause a small number of these requests.
+func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m match, ok bool) {
+	waited := e.waited // a slot is held if the application still processes the request after the client disconnects
+	if app.Held.Expired.After(last) {
+		waited = max(waited, app.Held.Waited)
+	}
+	period := hangTime
+	if e.waiting > 0 || e.slotsHeld() {
+		period = min(e.now.Sub(last).Truncate(Interval), History)
+	}
+	events := e.eventsLocked(int(period / Interval))
+	left := e.endedWithoutResponse(&events, waited)
+	if left < minFailures {
+		return m, false
+	}
+	ended := func(t *tally) uint32 { return e.endedWithoutResponse(t, waited) }
+	m = match{
+		confidence: high, since: e.onsetLocked(0, ended, ended),
+		numbers: fmt.Sprintf("%s did not receive a response in the last %v (timeout or client disconnect)", message.Count(left, "request"), period),
+		action: "Compare the response times of the application with the timeouts of the clients. " +
+			"If the application hangs, take a thread dump and restart the pod.",
+	}
+	if m.since.Before(last) {
+		m.since = last
+	}
+	switch {
+	case left < minHung && e.now.Sub(m.since) < hangTime:
+		m.confidence = low // a few clients with short timeouts
+	case app.Responding > 0, waited > 0 && waited < e.longWait():
+		m.confidence = medium
+	}
+	return m, true
+}
+
+// endedWithoutResponse returns the number of requests that ended although the application had enough time for a
+// response. waited is the time that it had.
+func (e *evidence) endedWithoutResponse(t *tally, waited time.Duration) uint32 {
+	switch {
+	case waited > 0 && waited < e.needed(): // clients disconnect before the application can respond
+		return min(t[noResponse], t[observation.RequestTimeout]+t[observation.ResponseStartTimeout])
+	case waited >= e.longWait(), e.needed() == 0 && waited >= shortWait:
+		return max(t[noResponse], t[unanswered]) // includes requests of clients with short timeouts
+	}
+	return t[noResponse]
 }
 
 // needed returns the median time that the application needs for a response, or 0 if it is not known.

@@ -182,6 +182,7 @@ type Board struct {
 	waited  histogram                      // time in the app of requests whose clients disconnected before the response
 	refused atomic.Bool                    // a connection to the app was refused
 	probed  atomic.Bool                    // the app responded to a kubelet probe
+	hangs   atomic.Bool                    // result of Hangs
 	logged  [len(problems)]atomic.Bool     // problems that FirstProblem has returned
 
 	checking chan struct{} // limits the number of concurrent checks
@@ -195,6 +196,7 @@ type Board struct {
 	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
 	baseline [numBuckets]uint64 // times of requests in the app since the start, without recent, and except while the app is slow
 	recent   [2]counts          // times of the newest samples (see addTimesLocked)
+	all      [numBuckets]uint64 // times of requests in the app since the start, except while the app hangs
 
 	lastResponse time.Time   // time of the last sample with responses from the app, or of New
 	unready      []time.Time // times at which the user container became unready; the oldest time is first
@@ -368,6 +370,9 @@ func (b *Board) Run(ctx context.Context) error {
 	}
 }
 
+// Hangs reports whether the application hung at the last sample, with medium or high confidence.
+func (b *Board) Hangs() bool { return b.hangs.Load() }
+
 func (b *Board) sample() {
 	e := b.evidence(b.sources.Readiness())
 	times, queued, waited := b.took.take(), b.queued.take(), b.waited.take()
@@ -387,6 +392,11 @@ func (b *Board) sample() {
 		b.lastResponse = e.now
 	}
 	e.latest = e.latestLocked()
+	if !b.hangs.Load() {
+		for i, n := range times {
+			b.all[i] += uint64(n)
+		}
+	}
 	wasSlow := b.existsLocked(slow)
 	b.updateLocked(e)
 	switch isSlow := b.existsLocked(slow); {
