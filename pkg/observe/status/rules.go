@@ -224,8 +224,8 @@ type evidence struct {
 type latest struct {
 	samples      int   // number of samples
 	events       tally // events during these samples
-	p50, p99     float64
-	queued       float64       // 99th percentile of the time in the queue, in milliseconds
+	p50, p99     float64       // percentiles of the time in the application, in milliseconds; 0 if there was no response
+	queued       float64       // 99th percentile of the time in the queue of the same requests, in milliseconds
 	waited       time.Duration // median time in the application of requests whose clients disconnected before the response; 0 if there are none
 	usual        time.Duration // median time in the application since the start; 0 if unknown
 	longest      time.Duration // longest time of a request in the application in the last five minutes; 0 if there was no response
@@ -245,17 +245,17 @@ func (e *evidence) latestLocked() latest {
 		l.events = e.eventsLocked(l.samples)
 	}
 	l.samples = min(l.samples, max(b.taken, 1))
-	var p50, p99, queued, waited weighted
+	var waited weighted
+	var times, queued counts
 	for i := max(0, b.taken-l.samples); i < b.taken; i++ {
-		s := &b.history[i%samples]
-		n := s.Requests - s.Failures
-		p50.add(s.P50, n)
-		p99.add(s.P99, n)
-		queued.add(s.QueuedP99, n)
 		waited.add(b.waits[i%samples], 1)
+		for j := range times {
+			times[j] += uint32(b.times[i%samples][j])
+			queued[j] += uint32(b.queues[i%samples][j])
+		}
 	}
 	l.waited = inMilliseconds(waited.percentile(0.5))
-	l.p50, l.p99, l.queued = p50.percentile(0.5), p99.percentile(0.99), queued.percentile(0.99)
+	l.p50, l.p99, l.queued = times.percentile(0.5), times.percentile(0.99), queued.percentile(0.99)
 	return l
 }
 
@@ -645,8 +645,12 @@ func (e *evidence) slotsHeld() bool {
 }
 
 func (e *evidence) queueNumbers() string {
-	return fmt.Sprintf("p99 %v in the queue, p50 %v in the application in %s; %d queued, the oldest for %v; limit %d",
-		brief(inMilliseconds(e.queued)), brief(inMilliseconds(e.p50)), e.period(), e.waiting, brief(e.waitingFor), e.limit)
+	times := "no response in " + e.period()
+	if e.p50 > 0 {
+		times = fmt.Sprintf("p99 %v in the queue, p50 %v in the application in %s",
+			brief(inMilliseconds(e.queued)), brief(inMilliseconds(e.p50)), e.period())
+	}
+	return fmt.Sprintf("%s; %d queued, the oldest for %v; limit %d", times, e.waiting, brief(e.waitingFor), e.limit)
 }
 
 // checkLimit detects a limit that causes queuing although the application is not slower at the limit.

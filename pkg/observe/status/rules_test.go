@@ -577,6 +577,31 @@ func TestShortTimeoutsAreEvidence(t *testing.T) {
 	}
 }
 
+// The requests of a hang are a small part of all requests in the period, but a large part of a sample.
+func TestPercentilesIncludeHungRequestsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.sampled(58, func() { b.observe(100, observation.OK, 20*time.Millisecond) })
+		b.sampled(1, func() {
+			b.observe(400, observation.OK, 20*time.Millisecond)
+			b.observe(20, observation.OK, 46*time.Second)
+		})
+		s := b.snapshot()
+		checkScreen(t, s.text(), "p50 23ms, p99 23ms")
+	})
+}
+
+func TestQueueNumbersWithoutResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.loaded(2, 20)
+		b.sources.Waiter = func() time.Time { return time.Now().Add(-8 * time.Second) }
+		b.sampled(38, func() {})
+		s := b.snapshot()
+		harness.Equal(t, s.Problems[0].Numbers, "no response in the last 38s; 20 queued, the oldest for 8s; limit 2", "numbers")
+	})
+}
+
 func TestProblemsEndAfterRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := idle()

@@ -189,6 +189,8 @@ type Board struct {
 
 	mu       sync.Mutex // guards the following fields
 	history  [samples]sample
+	times    [samples]narrow    // times of requests in the app, for each sample
+	queues   [samples]narrow    // times of the same requests in the queue
 	waits    [samples]float64   // medians of waited in milliseconds, for each sample; 0 if there are none
 	past     [samples + 1]tally // events since the start, at the times of the last samples
 	taken    int                // number of samples since the start
@@ -385,6 +387,7 @@ func (b *Board) sample() {
 		Requests: events.requests(), Failures: events.requests() - events.responses(), Errors: events[appErrors],
 		P50: times.percentile(0.50), P99: times.percentile(0.99), QueuedP99: queued.percentile(0.99),
 	}
+	b.times[b.taken%samples], b.queues[b.taken%samples] = times.narrow(), queued.narrow()
 	b.waits[b.taken%samples] = waited.percentile(0.50)
 	b.past[b.taken%len(b.past)] = e.total
 	b.taken++
@@ -521,6 +524,16 @@ func (h *histogram) take() (c counts) {
 		c[i] = h.buckets[i].Swap(0)
 	}
 	return c
+}
+
+// narrow contains counts with less memory. The maximum count in a bucket is 65535.
+type narrow [numBuckets]uint16
+
+func (c *counts) narrow() (n narrow) {
+	for i, v := range c {
+		n[i] = uint16(min(v, math.MaxUint16))
+	}
+	return n
 }
 
 // percentile returns a percentile in milliseconds, or 0 if there are no values.
