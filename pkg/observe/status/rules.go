@@ -58,10 +58,11 @@ type problem struct {
 
 // Names of rules.
 const (
-	hangs     = "app-hangs"
-	slow      = "app-slow"
-	rejected  = "rejected"
-	exhausted = "memory"
+	certificate = "tls"
+	hangs       = "app-hangs"
+	slow        = "app-slow"
+	rejected    = "rejected"
+	exhausted   = "memory"
 )
 
 // A rule detects a problem.
@@ -93,7 +94,7 @@ var rules = [...]rule{
 	{"not-listening", NotListening,
 		"Check the address and port of the application, and USER_PORT.",
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotListening }},
-	{"tls", "the TLS certificate is not valid",
+	{certificate, "the TLS certificate is not valid",
 		"Renew the certificate. Check its issuer and the files in TLS_CERT_DIR.",
 		checkTLS},
 	{"resources", "the sidecar cannot open more connections", "", checkShortage},
@@ -222,8 +223,8 @@ type evidence struct {
 
 // latest contains the values of the last samples.
 type latest struct {
-	samples      int   // number of samples
-	events       tally // events during these samples
+	samples      int           // number of samples
+	events       tally         // events during these samples
 	p50, p99     float64       // percentiles of the time in the application, in milliseconds; 0 if there was no response
 	queued       float64       // 99th percentile of the time in the queue of the same requests, in milliseconds
 	waited       time.Duration // median time in the application of requests whose clients disconnected before the response; 0 if there are none
@@ -455,8 +456,9 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 // endedHang reports a hang if requests ended without a response since the last response, at most History ago. The
 // period is hangTime if the limit cannot cause a small number of these requests.
 func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m match, ok bool) {
-	waited := e.waited // a slot is held if the application still processes the request after the client disconnects
-	if app.Held.Expired.After(last) {
+	waited := e.waited
+	expired := app.Held.Expired.After(last) // the application has not responded to a request after the client disconnected
+	if expired {
 		waited = max(waited, app.Held.Waited)
 	}
 	period := hangTime
@@ -479,7 +481,7 @@ func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m ma
 		m.since = last
 	}
 	switch {
-	case left < minHung && e.now.Sub(m.since) < hangTime:
+	case left < minHung && !expired && e.now.Sub(m.since) < hangTime:
 		m.confidence = low // a few clients with short timeouts
 	case app.Responding > 0, waited > 0 && waited < e.longWait():
 		m.confidence = medium

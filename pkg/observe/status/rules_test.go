@@ -223,6 +223,16 @@ var ruleTests = []ruleTest{
 			}
 		})
 	}, "5 requests did not receive a response in the last 45s (timeout or client disconnect); last response 45s ago", high, 45 * time.Second},
+	{"slots held for 30 seconds", "app-hangs", func(b *Board) {
+		b.hold(observation.HeldRequests{Expired: time.Now().Add(time.Hour), Waited: 10 * time.Second})
+		b.sampled(10, func() { b.observe(20, observation.OK, 20*time.Millisecond) })
+		b.sampled(10, func() {})
+		b.sampled(20, func() {
+			if b.taken%10 == 0 {
+				b.observe(2, observation.ClientGone, time.Millisecond)
+			}
+		})
+	}, "4 requests did not receive a response in the last 30s (timeout or client disconnect); last response 30s ago", high, 20 * time.Second},
 	{"short client timeouts without any response for a time that is sufficient for most requests", "app-hangs", func(b *Board) {
 		b.sampled(60, func() { b.observe(3, observation.ClientGone, 300*time.Millisecond) })
 	}, "90 requests did not receive a response in the last 30s (timeout or client disconnect); no response since the start", medium, 60 * time.Second},
