@@ -63,7 +63,7 @@ var incidents = []incident{
 		alerts:  []string{"AppFails"},
 		metric:  `request_failures_total{reason="app-reset"}`,
 		log:     []string{"request failed", "app-reset"},
-		problem: "app-fails", why: "the application is unreachable, closes connections or sends invalid responses",
+		problem: "app-fails", why: "the application is unreachable, closes connections, resets streams or sends invalid responses",
 	},
 	{
 		name: "application: hangs", settings: env("CONTAINER_CONCURRENCY=1"),

@@ -105,7 +105,7 @@ var rules = [...]rule{
 	{"readiness-flaps", "the readiness of the application changes frequently",
 		"Check whether the application fails under load. If it does not, make the probe less strict.",
 		checkFlaps},
-	{"app-fails", "the application is unreachable, closes connections or sends invalid responses",
+	{"app-fails", "the application is unreachable, closes connections, resets streams or sends invalid responses",
 		"Check whether the container was restarted or ran out of memory (kubectl describe pod). Check the application log.",
 		failures(observation.AppUnreachable, observation.AppReset, observation.AppGarbage)},
 	{"app-errors", "the application returns errors",
@@ -334,7 +334,12 @@ func checkTLS(e *evidence) (m match, ok bool) {
 	t := &e.tls
 	switch validity := t.validityAt(e.now); {
 	case validity != "" && validity != certificateValid:
-		return match{confidence: high, since: t.expiredAt(e.now), numbers: t.Text}, true
+		m = match{confidence: high, since: t.expiredAt(e.now), numbers: t.Text}
+		if validity == certificateNotYetValid {
+			m.problem = "the TLS certificate is not valid yet"
+			m.action = "Wait until the certificate is valid, or replace it. Check the clock of the node and the issuer of the certificate."
+		}
+		return m, true
 	case t.Error == "":
 		return m, false
 	case t.On:
@@ -529,7 +534,9 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 		"%s of %s in %s: the client disconnected after %v (p50)", percent(n, all), message.Count(all, "request"), e.period(), brief(e.waited))}
 	if early || e.waited < slowTime {
 		m.problem = "clients disconnect before the application responds"
-		m.action = "Increase the timeouts of the clients, or make the application faster."
+		if !e.mayHang() {
+			m.action = "Increase the timeouts of the clients, or make the application faster."
+		}
 	}
 	if early {
 		m.numbers += fmt.Sprintf("; the application needs %v (p50)", brief(e.needed()))
@@ -646,6 +653,15 @@ func (e *evidence) slotsHeld() bool {
 	return e.limit > 0 && 2*held >= e.limit
 }
 
+// actionIfHangs is the action if the application may hang. Then, more pods or a higher limit do not help.
+const actionIfHangs = "Check whether the application hangs before you add pods."
+
+// mayHang reports whether the application has not responded in the last rejectingSamples samples, although it usually
+// responds in less time.
+func (e *evidence) mayHang() bool {
+	return e.now.Sub(e.lastResponse) > max(rejectingSamples*Interval, slowFactor*e.needed())
+}
+
 func (e *evidence) queueNumbers() string {
 	times := "no response in " + e.period()
 	if e.p50 > 0 {
@@ -657,7 +673,7 @@ func (e *evidence) queueNumbers() string {
 
 // checkLimit detects a limit that causes queuing although the application is not slower at the limit.
 func checkLimit(e *evidence) (m match, ok bool) {
-	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() {
+	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() || e.mayHang() {
 		return m, false
 	}
 	m.numbers = e.queueNumbers()
@@ -683,7 +699,9 @@ func checkQueue(e *evidence) (m match, ok bool) {
 	m = match{confidence: medium, numbers: e.queueNumbers()}
 	if e.slotsHeld() {
 		m.problem = "requests wait for slots of requests whose clients disconnected"
-		m.action = "Check whether the application hangs before you add pods."
+	}
+	if e.slotsHeld() || e.mayHang() {
+		m.action = actionIfHangs
 	}
 	return m, true
 }
@@ -699,6 +717,9 @@ func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 		m = match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}
 		if top == observation.QueueTimeout {
 			m.problem = "requests wait longer than the queue timeout"
+		}
+		if top != observation.Overload && e.mayHang() {
+			m.action = actionIfHangs
 		}
 		return m, true
 	}

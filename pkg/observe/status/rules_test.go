@@ -552,6 +552,25 @@ func TestResponsesToDisconnectedClientsAreNotReportedAsHang(t *testing.T) {
 	})
 }
 
+// During a hang, more pods, a higher limit and longer timeouts do not help.
+func TestActionsDuringHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.fillQueue(50 * time.Millisecond)
+		b.sampled(12, func() {
+			b.Observe(refused(observation.QueueFull, time.Millisecond))
+			b.observe(400, observation.ClientGone, 200*time.Millisecond)
+		})
+		s := b.snapshot()
+		harness.Equal(t, len(s.Problems), 3, "problems")
+		for _, p := range s.Problems {
+			if strings.Contains(p.Action, "Increase") || strings.Contains(p.Action, "Add pods") {
+				t.Errorf("%s: got action %q, want none with Increase or Add pods", p.Name, p.Action)
+			}
+		}
+	})
+}
+
 func TestHangsReportsMediumConfidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := idle()

@@ -97,7 +97,7 @@ func TestTLSProblemNamesCause(t *testing.T) {
 		{func(s *TLS) { *s = TLS{Error: "tls.key: no such file"} }, high, "TLS is not served"},
 		{func(s *TLS) { s.Error = "ca.crt: no PEM block" }, medium, "failed to load the new certificate files"},
 		{func(s *TLS) { s.NotAfter = now.Add(-time.Minute) }, high, "the TLS certificate is not valid"},
-		{func(s *TLS) { s.NotBefore = now.Add(time.Minute) }, high, "the TLS certificate is not valid"},
+		{func(s *TLS) { s.NotBefore = now.Add(time.Minute) }, high, "the TLS certificate is not valid yet"},
 		{func(s *TLS) { s.NotAfter, s.Error = now.Add(-time.Minute), "tls.crt: no PEM block" }, high, "the TLS certificate is not valid"},
 	} {
 		state := valid
