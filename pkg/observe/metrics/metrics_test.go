@@ -799,3 +799,13 @@ func TestPushUsesNamesOfKnative119(t *testing.T) {
 	}
 	harness.Equal(t, got, map[string]string{"kn.queueproxy.app.duration": "s", "kn.queueproxy.depth": "{request}"})
 }
+
+func TestInvalidRequestHasNoTimeInQueue(t *testing.T) {
+	m := newMetrics(t, options("default"))
+	for _, reason := range []observation.Reason{observation.BadRequest, observation.QueueFull} {
+		o := observed("GET", 1, 1, reason.Status(), reason)
+		o.Slot = time.Time{}
+		m.Observe(&o)
+	}
+	wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_queue_wait_seconds_count"), map[string]string{"queue_proxy_queue_wait_seconds_count": "1"})
+}
