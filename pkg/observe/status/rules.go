@@ -368,15 +368,23 @@ func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
 			return m, false
 		}
 		var words []string
+		var last failure
 		for _, r := range reasons {
 			if e.events[r] > 0 {
 				words = append(words, fmt.Sprintf("%d %s", e.events[r], r))
 			}
+			if f := e.board.rare[r].newest(); f.number > last.number {
+				last = f
+			}
 		}
-		return match{
+		m = match{
 			confidence: high, since: e.onsetLocked(failureShare, part, (*tally).requests),
 			numbers: fmt.Sprintf("%s of %s in %s (%s)%s", percent(n, all), message.Count(all, "request"), e.period(), strings.Join(words, ", "), e.lastTextLocked(part)),
-		}, true
+		}
+		if last.Detail != "" {
+			m.numbers += "; last error: " + last.Detail
+		}
+		return m, true
 	}
 }
 

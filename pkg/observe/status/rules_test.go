@@ -256,7 +256,7 @@ var ruleTests = []ruleTest{
 			b.observe(18, observation.OK, time.Millisecond)
 			b.observe(2, observation.AppReset, time.Millisecond)
 		})
-	}, "5 % of 1140 requests in the last minute (60 app-reset)", high, 30 * time.Second},
+	}, "5 % of 1140 requests in the last minute (60 app-reset); last error: test error", high, 30 * time.Second},
 	{"errors", "app-errors", func(b *Board) {
 		b.sampled(100, func() { b.observe(10, observation.OK, time.Millisecond) })
 		b.sampled(30, func() { b.observeErrors(10) })
@@ -274,7 +274,7 @@ var ruleTests = []ruleTest{
 			b.observe(9, observation.OK, time.Millisecond)
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
-	}, "10 % of 600 requests in the last minute (60 idle-timeout)", high, time.Minute},
+	}, "10 % of 600 requests in the last minute (60 idle-timeout); last error: test error", high, time.Minute},
 	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute: the client disconnected after 2s (p50)", low, time.Minute},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)

@@ -321,6 +321,16 @@ func (r *ring) add(f *failure, size int) {
 	r.next = (r.next + 1) % size
 }
 
+// newest returns the newest failure, or the zero value if there is none.
+func (r *ring) newest() (f failure) {
+	for i := range r.kept {
+		if r.kept[i].number > f.number {
+			f = r.kept[i]
+		}
+	}
+	return f
+}
+
 // failuresLocked returns the stored failures without duplicates, sorted from the newest to the oldest. b.mu must
 // be held.
 func (b *Board) failuresLocked() []failure {
