@@ -67,7 +67,7 @@ func (b *Board) holding(n int, phase observation.Phase, since time.Time) {
 	b.sources.App = func() observation.AppRequests { return app }
 }
 
-// hold sets the last requests whose slot was held. Half of the slots are held.
+// hold sets the last requests with a held slot, and holds one of the two slots.
 func (b *Board) hold(last observation.HeldRequests) {
 	b.sources.Slots = func() ([]observation.Holder, int) { return nil, 1 }
 	b.sources.App = func() observation.AppRequests { return observation.AppRequests{Held: last} }

@@ -198,7 +198,7 @@ type Board struct {
 	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
 	baseline [numBuckets]uint64 // times of requests in the app since the start, without recent, and except while the app is slow
 	recent   [2]counts          // times of the newest samples (see addTimesLocked)
-	all      [numBuckets]uint64 // times of requests in the app since the start, except while the app hangs
+	all      [numBuckets]uint64 // times of requests in the app since the start, without the requests of a hang
 
 	lastResponse time.Time   // time of the last sample with responses from the app, or of New
 	unready      []time.Time // times at which the user container became unready; the oldest time is first
