@@ -64,7 +64,7 @@ func (c *Config) Values() iter.Seq2[string, string] {
 // Warnings returns one message for each variable that is probably misspelled, has no effect, or has a
 // value that was ignored or changed.
 //
-// The warning about a missing certificate is first, because other warnings can hide the last warnings.
+// The warning about a missing certificate is the first warning, because queue-proxy why can omit the last warnings.
 func (c *Config) Warnings() []string { return slices.Concat(c.noCertificate, c.warnings) }
 
 // WarningsWithTLS returns the warnings except the warning about a missing certificate, which does not apply after a

@@ -163,7 +163,7 @@ func TestReadErrorTruncatesLongValue(t *testing.T) {
 	}
 }
 
-// The output of queue-proxy why may contain only the first warnings.
+// The output of queue-proxy why can omit the last warnings.
 func TestWarningAboutCertificateIsFirst(t *testing.T) {
 	c := Config{warnings: []string{"b"}, noCertificate: []string{"a"}}
 	harness.Equal(t, c.Warnings(), []string{"a", "b"})

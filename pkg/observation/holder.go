@@ -11,18 +11,20 @@ type Holder struct {
 	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
 }
 
-// AppRequests counts the client requests in the user container. The numbers do not include slots that
-// are held after a client disconnected.
+// AppRequests counts the client requests in the user container. The numbers do not include the requests in Held.
+//
+// A request is pending from the time of its slot, or from the last byte of its body, until the response begins. While the
+// client sends the body, the request is not pending.
 type AppRequests struct {
-	Pending    int       // number of requests without a response, without requests whose client has not sent the complete body
+	Pending    int       // number of pending requests
 	Responding int       // number of requests whose response has begun, without upgraded connections
-	Oldest     time.Time // earliest time since which a pending request waits for the user container, which is the time of its slot or of the last byte of its body; zero if there is none
+	Oldest     time.Time // start time of the oldest pending request; zero if there is none
 	Held       HeldRequests
 }
 
-// HeldRequests describes the last requests whose slot was held after an abort.
+// HeldRequests describes requests with a slot that is held after the client disconnected or a timeout expired.
 type HeldRequests struct {
 	Answered time.Time     // time of the last response; zero if there was none
-	Expired  time.Time     // last time when the hold of a slot reached its maximum; zero if there was none
-	Waited   time.Duration // time in the user container of the request whose hold ended at Expired
+	Expired  time.Time     // time of the last release of a slot without a response; zero if there was none
+	Waited   time.Duration // time in the user container until Expired
 }

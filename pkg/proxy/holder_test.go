@@ -76,9 +76,7 @@ func TestInAppReturnsTimeOfSlot(t *testing.T) {
 	})
 }
 
-// A request waits for the user container from the last byte of its body. While the client sends the body, the request
-// is not counted, even if its content type has no timeout for the body. If the user container does not read the body,
-// the request is counted.
+// The fake does not call ExpectBody, which is the case for gRPC.
 func TestInAppExcludesUploads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()

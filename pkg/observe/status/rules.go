@@ -502,8 +502,8 @@ func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m ma
 	return m, true
 }
 
-// endedWithoutResponse returns the number of requests that ended although the application had enough time for a
-// response. waited is the time that it had.
+// endedWithoutResponse returns the number of requests that ended without a response, although the application had enough
+// time. waited is the time in the application, or 0 if it is not known.
 func (e *evidence) endedWithoutResponse(t *tally, waited time.Duration) uint32 {
 	switch {
 	case waited > 0 && waited < e.needed(): // clients disconnect before the application can respond
@@ -661,7 +661,7 @@ func (e *evidence) slotsHeld() bool {
 	return e.limit > 0 && 2*held >= e.limit
 }
 
-// actionIfHangs is the action if the application may hang. Then, more pods or a higher limit do not help.
+// actionIfHangs is the action if mayHang returns true.
 const actionIfHangs = "Check whether the application hangs before you add pods."
 
 // mayHang reports whether the application has not responded in the last rejectingSamples samples, although it usually

@@ -73,7 +73,7 @@ func TestOutputsContainExpiredCertificate(t *testing.T) {
 	harness.Equal(t, page.TLS.Validity, "expired", "validity in status.json")
 }
 
-// If the new files are invalid, why reports the certificate in use and the complete error.
+// The new files are invalid. The output contains the certificate in use and the complete error.
 func TestWhyContainsCertificateInUseAndError(t *testing.T) {
 	failure := "TLS_CERT_DIR: /var/lib/knative/certs/tls.crt: the certificate " + strings.Repeat("a", 60) + " and the key " + strings.Repeat("b", 60) + " do not match"
 	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
