@@ -63,7 +63,9 @@ func (c *Config) Values() iter.Seq2[string, string] {
 
 // Warnings returns one message for each variable that is probably misspelled, has no effect, or has a
 // value that was ignored or changed.
-func (c *Config) Warnings() []string { return slices.Concat(c.warnings, c.noCertificate) }
+//
+// The warning about a missing certificate is the first warning, because queue-proxy why can omit the last warnings.
+func (c *Config) Warnings() []string { return slices.Concat(c.noCertificate, c.warnings) }
 
 // WarningsWithTLS returns the warnings except the warning about a missing certificate, which does not apply after a
 // certificate is created.

@@ -163,6 +163,12 @@ func TestReadErrorTruncatesLongValue(t *testing.T) {
 	}
 }
 
+// The output of queue-proxy why can omit the last warnings.
+func TestWarningAboutCertificateIsFirst(t *testing.T) {
+	c := Config{warnings: []string{"b"}, noCertificate: []string{"a"}}
+	harness.Equal(t, c.Warnings(), []string{"a", "b"})
+}
+
 func TestWriteAppendsWarnings(t *testing.T) {
 	written := func(c *Config) string {
 		var b strings.Builder

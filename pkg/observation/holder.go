@@ -11,10 +11,20 @@ type Holder struct {
 	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
 }
 
-// AppRequests counts the client requests in the user container. It does not include aborted requests for which a slot
-// is held.
+// AppRequests counts the client requests in the user container. The numbers do not include the requests in Held.
+//
+// A request is pending from the time of its slot, or from the last byte of its body, until the response begins. While the
+// client sends the body, the request is not pending.
 type AppRequests struct {
-	Pending    int       // number of requests without a response
+	Pending    int       // number of pending requests
 	Responding int       // number of requests whose response has begun, without upgraded connections
-	Oldest     time.Time // time when the oldest pending request got its slot; zero if there is none
+	Oldest     time.Time // start time of the oldest pending request; zero if there is none
+	Held       HeldRequests
+}
+
+// HeldRequests describes requests with a slot that is held after the client disconnected or a timeout expired.
+type HeldRequests struct {
+	Answered time.Time     // time of the last response; zero if there was none
+	Expired  time.Time     // time of the last release of a slot without a response; zero if there was none
+	Waited   time.Duration // time in the user container until Expired
 }

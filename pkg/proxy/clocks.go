@@ -27,7 +27,7 @@ type deadlines struct {
 	clocks *Clocks
 	start  time.Time
 	most   time.Duration // maximum duration of the request, including a tunnel; 0 means that only the timeouts in clocks apply
-	active atomic.Int64  // time of the last byte, in nanoseconds after start
+	active atomic.Int64  // time of the last byte of the request body, in nanoseconds after start; if Clocks.Idle is set, time of the last byte in either direction
 
 	phase  atomic.Uint32 // the current Phase, which determines the timeouts that apply
 	forced atomic.Uint32 // a Reason set by end, such as the deadline of the drain
@@ -35,7 +35,7 @@ type deadlines struct {
 	bodyLimited atomic.Bool // ExpectBody was called
 
 	// waitStart is when the engine began to wait for the next body byte, in nanoseconds after start. It is 0 if the
-	// engine does not wait. It is 1 during a wait if Clocks.Body is 0, because the exact time is not needed.
+	// engine does not wait. It is 1 during a wait if Clocks.Body does not apply, because the exact time is not needed.
 	waitStart atomic.Int64
 
 	offer atomic.Int64 // when the current write began to wait for the client, in nanoseconds since start; 0 if no write is waiting
@@ -68,11 +68,8 @@ func (d *deadlines) ExpectBody() { d.bodyLimited.Store(true) }
 
 // AwaitBody records that the engine waits for the next byte of the request body until GotBody.
 func (d *deadlines) AwaitBody() {
-	if !d.bodyLimited.Load() {
-		return
-	}
 	start := int64(1) // the exact time is only needed for Clocks.Body
-	if d.clocks.Body > 0 {
+	if d.clocks.Body > 0 && d.bodyLimited.Load() {
 		start = max(int64(time.Since(d.start)), start)
 	}
 	d.waitStart.Store(start)
@@ -81,7 +78,7 @@ func (d *deadlines) AwaitBody() {
 // GotBody records that bytes of the request body, or the end of the body, have arrived.
 func (d *deadlines) GotBody() {
 	d.waitStart.Store(0)
-	d.Touch()
+	d.active.Store(int64(time.Since(d.start)))
 }
 
 // WriteStarted records that the engine writes a part of the response and waits for the client until
@@ -133,12 +130,15 @@ func (d *deadlines) Expiry() error {
 	return e.err
 }
 
-// uploading reports whether the user container has not responded and the engine waits for the request
-// body.
+// uploading reports whether the user container has not responded and the engine waits for a request body to which
+// Clocks.Body applies.
 func (d *deadlines) uploading() bool {
 	phase := d.Phase()
-	return d.waitStart.Load() != 0 && phase > observation.Queued && phase < observation.Streaming
+	return d.bodyLimited.Load() && d.awaitsBody() && phase > observation.Queued && phase < observation.Streaming
 }
+
+// awaitsBody reports whether the engine waits for the request body, which can be the idle side of a stream.
+func (d *deadlines) awaitsBody() bool { return d.waitStart.Load() != 0 }
 
 // An expiry is the time at which a timeout expires, and the error of this timeout.
 type expiry struct {

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"time"
+
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
@@ -39,6 +41,7 @@ const maxCounted = 10_000
 // InApp counts the client requests in the user container, without excluded requests. If more than maxCounted
 // requests are in flight, the newest requests are not counted.
 func (p *Proxy) InApp() (app observation.AppRequests) {
+	app.Held = p.Limit.heldRequests()
 	d := p.Drain
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -55,9 +58,16 @@ func (state *RequestState) count(app *observation.AppRequests) {
 	}
 	switch state.Phase() {
 	case observation.Dialling, observation.Waiting:
+		if state.awaitsBody() {
+			return // the client has not sent the complete request
+		}
 		app.Pending++
-		if slot := state.seen.Slot; app.Oldest.IsZero() || slot.Before(app.Oldest) { // set before the phase Dialling
-			app.Oldest = slot
+		since := state.seen.Slot // set before the phase Dialling
+		if sent := state.start.Add(time.Duration(state.active.Load())); sent.After(since) {
+			since = sent
+		}
+		if app.Oldest.IsZero() || since.Before(app.Oldest) {
+			app.Oldest = since
 		}
 	case observation.Streaming:
 		app.Responding++

@@ -76,6 +76,63 @@ func TestInAppReturnsTimeOfSlot(t *testing.T) {
 	})
 }
 
+// The fake does not call ExpectBody, which is the case for gRPC.
+func TestInAppExcludesUploads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestProxy()
+		done := make(chan struct{})
+		var all sync.WaitGroup
+		var upload *RequestState
+		f := newFake("/upload")
+		f.app = func(state *RequestState) transport.Result {
+			upload = state
+			state.Send()
+			state.AwaitBody()
+			<-done
+			return transport.Result{Status: 200, Begun: true}
+		}
+		all.Go(func() { h.serve(f) })
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		harness.Equal(t, h.InApp(), observation.AppRequests{}, "while the client sends the body")
+		upload.GotBody()
+		sent := time.Now()
+		time.Sleep(time.Minute)
+		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 1, Oldest: sent}, "after the last byte")
+		close(done)
+		all.Wait()
+	})
+}
+
+// heldFor is the exchange of a user container that responds after a duration.
+type heldFor time.Duration
+
+func (h heldFor) Wait(most time.Duration) (answered bool) {
+	time.Sleep(min(time.Duration(h), most))
+	return time.Duration(h) < most
+}
+
+func TestInAppReturnsLastHeldRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestProxy()
+		h.Limit, h.Grace = NewLimit(1, 1), 10*time.Second
+		for _, after := range []time.Duration{time.Minute, 3 * time.Second} {
+			f := newFake("/")
+			f.app = func(state *RequestState) transport.Result {
+				state.Send()
+				time.Sleep(time.Second)
+				return transport.Result{Err: transport.FaultClientGone, Held: heldFor(after)}
+			}
+			h.serve(f)
+			time.Sleep(h.Grace)
+		}
+		harness.Equal(t, h.InApp(), observation.AppRequests{Held: observation.HeldRequests{
+			Answered: time.Now().Add(-7 * time.Second),
+			Expired:  time.Now().Add(-11 * time.Second), Waited: 11 * time.Second,
+		}})
+	})
+}
+
 // A request can end while Holders reads its method and path. The test can only fail with the race
 // detector.
 func TestHoldersIsSafeWhileRequestsEnd(t *testing.T) {

@@ -26,7 +26,8 @@ type Limit struct {
 	mu          sync.Mutex
 	running     int // requests with a slot; 0 if the limit is adaptive, which counts them itself
 	waiting     int
-	held        int            // number of slots that are held for aborted requests; see Proxy.hold
+	held        int // number of slots that are held for aborted requests; see Proxy.hold
+	lastHeld    observation.HeldRequests
 	first, last *ticket        // the queue, oldest request first
 	adaptive    *adapt.Limiter // nil if the limit is fixed at maxRunning
 	timer       *time.Timer    // calls tick while requests are queued; nil if the limit is fixed
@@ -89,6 +90,16 @@ func (m *Limit) Load() (running, waiting int) {
 		return running, m.waiting
 	}
 	return m.running, m.waiting
+}
+
+// heldRequests returns the last results of held slots.
+func (m *Limit) heldRequests() observation.HeldRequests {
+	if m == nil {
+		return observation.HeldRequests{}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lastHeld
 }
 
 // Held returns the number of slots that are held for aborted requests because the user container
@@ -241,10 +252,17 @@ func (m *Limit) hold(t *ticket) *ticket {
 	return held
 }
 
-// endHeld releases the slot of a ticket that was returned by hold.
-func (m *Limit) endHeld(t *ticket, r adapt.Result) {
+// endHeld releases the slot of a ticket that was returned by hold. It adds last to the result of heldRequests, except for
+// the fields that are zero.
+func (m *Limit) endHeld(t *ticket, r adapt.Result, last observation.HeldRequests) {
 	m.mu.Lock()
 	m.held--
+	if !last.Answered.IsZero() {
+		m.lastHeld.Answered = last.Answered
+	}
+	if !last.Expired.IsZero() {
+		m.lastHeld.Expired, m.lastHeld.Waited = last.Expired, last.Waited
+	}
 	m.mu.Unlock()
 	m.end(t, r)
 }

@@ -259,7 +259,14 @@ func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 	began := time.Now()
 	answered := broken.held.Wait(p.Grace)
 	now := time.Now()
-	limit.endHeld(t, heldResult(broken.reason, answered, began.Sub(broken.slot), now.Sub(began)))
+	var last observation.HeldRequests
+	switch {
+	case answered:
+		last.Answered = now
+	case now.Sub(began) >= p.Grace: // otherwise, the user container has closed the connection
+		last.Expired, last.Waited = now, now.Sub(broken.slot)
+	}
+	limit.endHeld(t, heldResult(broken.reason, answered, began.Sub(broken.slot), now.Sub(began)), last)
 	if counted {
 		p.Stats.Out(now, broken.proxied)
 	}

@@ -39,6 +39,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 			Limit:        s.limit,
 			Adaptive:     s.proxy.Limit.Adaptive,
 			Ready:        s.readyReason,
+			AppHangs:     func() bool { return s.board.Hangs() }, // created after the metrics
 			Draining:     s.proxy.Drain.Draining,
 			CertExpiry:   s.pair.NotAfter,
 			Memory:       s.budget.Usage,

@@ -22,6 +22,7 @@ import (
 // Reasons why a signal does not report an incident.
 const (
 	thresholdOfUser   = "A suitable threshold depends on the application."
+	loggedAtEnd       = "A request is logged when it ends. Set `REVISION_TIMEOUT_SECONDS`."
 	clientsDecide     = "Clients cause the incident, and the pod serves other clients."
 	disabledOnPurpose = "The setting is valid. The list of settings on the status page contains it."
 )
@@ -62,16 +63,16 @@ var incidents = []incident{
 		alerts:  []string{"AppFails"},
 		metric:  `request_failures_total{reason="app-reset"}`,
 		log:     []string{"request failed", "app-reset"},
-		problem: "app-fails", why: "the application is unreachable, closes connections or sends invalid responses",
+		problem: "app-fails", why: "the application is unreachable, closes connections, resets streams or sends invalid responses",
 	},
 	{
 		name: "application: hangs", settings: env("CONTAINER_CONCURRENCY=1"),
 		app:     respond(hang),
 		provoke: clients(3, 0),
-		alerts:  []string{"NobodyLeaves"},
+		alerts:  []string{"NobodyLeaves", "NoResponses"},
 		metric:  "oldest_waiter_age_seconds",
 		problem: "app-hangs", why: "the application does not respond",
-		silent: map[string]string{"log": "A request is logged when it ends. Set `REVISION_TIMEOUT_SECONDS`."},
+		silent: map[string]string{"log": loggedAtEnd},
 	},
 	{
 		name: "application: hangs, clients disconnect",
@@ -85,9 +86,26 @@ var incidents = []incident{
 			})
 		},
 		alerts:  []string{"NoResponses"},
-		metric:  `requests_total{reason="client-gone"}`,
+		metric:  "app_hangs",
 		log:     []string{"request failed", "client-gone"},
 		problem: "app-hangs", why: "the application does not respond",
+	},
+	{
+		name: "application: hangs without limit",
+		app: func(p *pod) {
+			var requests atomic.Int64
+			p.serve(func(http.ResponseWriter, *http.Request) {
+				p.sleep(5 * time.Millisecond) // longer than the time in the queue
+				if requests.Add(1) > 200 {
+					<-p.ctx.Done()
+				}
+			})
+		},
+		provoke: clients(4, 5*time.Millisecond),
+		alerts:  []string{"NoResponses"},
+		metric:  "app_hangs",
+		problem: "app-hangs", why: "the application does not respond",
+		silent: map[string]string{"log": loggedAtEnd},
 	},
 	{
 		// The application does not close its connections until it has no file descriptor left. After 40 s, there is always
@@ -115,7 +133,7 @@ var incidents = []incident{
 				p.traffic(time.Duration(i)*10*time.Second, 1, 10*time.Millisecond)
 			}
 		},
-		alerts:  []string{"RequestsTimeOut"},
+		alerts:  []string{"RequestsTimeOut", "NoResponses"},
 		metric:  `request_failures_total{reason="request-timeout"}`,
 		log:     []string{"request failed", "request-timeout", `"status":504`},
 		problem: "app-hangs", why: "the application does not respond",
@@ -135,6 +153,21 @@ var incidents = []incident{
 				p.dial(func(c net.Conn) {
 					_, _ = io.WriteString(c, "GET /slow HTTP/1.1\r\nHost: a.test\r\n\r\n")
 					p.sleep(50 * time.Millisecond)
+				})
+			})
+		},
+		metric: `request_failures_total{reason="client-gone"}`,
+		log:    []string{"request failed", "client-gone"},
+		why:    "client-gone",
+		silent: map[string]string{"alert": clientsDecide},
+	},
+	{
+		name: "client: aborts uploads", app: ok,
+		provoke: func(p *pod) {
+			p.run(4, func() {
+				p.dial(func(c net.Conn) {
+					_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000\r\n\r\npart")
+					p.sleep(1500 * time.Millisecond)
 				})
 			})
 		},

@@ -62,6 +62,7 @@ func options(names string) Options {
 				return observation.LimitState{Limit: 2, Base: 2, Reason: observation.LimitSteady, Settled: 4}, true
 			},
 			Ready:           func() (ready, probed bool, reason string) { return false, true, "refused" },
+			AppHangs:        func() bool { return true },
 			Draining:        func() bool { return true },
 			Memory:          func() (used, limit int64) { return 1 << 20, 24 << 20 },
 			CertExpiry:      func() time.Time { return zero.Add(time.Hour) },

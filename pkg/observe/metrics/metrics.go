@@ -52,6 +52,7 @@ type Gauges struct {
 	Limit           func() (running, waiting int)              // maximum of Load; if running is 0, there is no limit and waiting is undefined
 	Adaptive        func() (observation.LimitState, bool)      // state of an adaptive limit; false if the limit is fixed
 	Ready           func() (ready, probed bool, reason string) // result of the readiness probes, and one of NotReadyReasons if they fail; probed is false before the first result
+	AppHangs        func() bool                                // whether the status page reports that the application does not respond
 	Draining        func() bool                                // whether the drain has started
 	CertExpiry      func() time.Time                           // expiry time of the certificate; zero without a certificate
 	LogLinesDropped func() uint64                              // number of dropped lines of the request log

@@ -168,12 +168,12 @@ func TestStateIsReadDuringScrape(t *testing.T) {
 		o.Gauges.CertExpiry = func() time.Time { return time.Unix(1_900_000_000, 0) }
 		m := newMetrics(t, o)
 		shown := []string{
-			"queue_proxy_running_requests", "queue_proxy_waiting_requests", "queue_proxy_oldest_waiter_age_seconds", "queue_proxy_concurrency_limit", "queue_proxy_queue_limit", "queue_proxy_advised_concurrency_limit",
+			"queue_proxy_running_requests", "queue_proxy_waiting_requests", "queue_proxy_oldest_waiter_age_seconds", "queue_proxy_app_hangs", "queue_proxy_concurrency_limit", "queue_proxy_queue_limit", "queue_proxy_advised_concurrency_limit",
 			"queue_proxy_ready", "queue_proxy_not_ready_reason", "queue_proxy_draining", "queue_proxy_tls_certificate_expiry_timestamp_seconds", "queue_proxy_log_lines_dropped_total", "queue_proxy_spans_dropped_total", "queue_proxy_build_info",
 		}
 		time.Sleep(1500 * time.Millisecond)
 		want := map[string]string{
-			"queue_proxy_running_requests": "2", "queue_proxy_waiting_requests": "3", "queue_proxy_oldest_waiter_age_seconds": "1.5", "queue_proxy_concurrency_limit": "2", "queue_proxy_queue_limit": "20",
+			"queue_proxy_running_requests": "2", "queue_proxy_waiting_requests": "3", "queue_proxy_oldest_waiter_age_seconds": "1.5", "queue_proxy_app_hangs": "1", "queue_proxy_concurrency_limit": "2", "queue_proxy_queue_limit": "20",
 			`queue_proxy_concurrency_limit_reason{reason="steady"}`: "1", `queue_proxy_advised_concurrency_limit`: "4",
 			"queue_proxy_ready": "0", `queue_proxy_not_ready_reason{reason="refused"}`: "1", "queue_proxy_draining": "1", "queue_proxy_tls_certificate_expiry_timestamp_seconds": "1.9e+09",
 			"queue_proxy_log_lines_dropped_total": "7", "queue_proxy_spans_dropped_total": "8",
@@ -798,4 +798,14 @@ func TestPushUsesNamesOfKnative119(t *testing.T) {
 		}
 	}
 	harness.Equal(t, got, map[string]string{"kn.queueproxy.app.duration": "s", "kn.queueproxy.depth": "{request}"})
+}
+
+func TestInvalidRequestHasNoTimeInQueue(t *testing.T) {
+	m := newMetrics(t, options("default"))
+	for _, reason := range []observation.Reason{observation.BadRequest, observation.QueueFull} {
+		o := observed("GET", 1, 1, reason.Status(), reason)
+		o.Slot = time.Time{}
+		m.Observe(&o)
+	}
+	wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_queue_wait_seconds_count"), map[string]string{"queue_proxy_queue_wait_seconds_count": "1"})
 }

@@ -88,7 +88,9 @@ func (q *requests) observe(o *observation.Observation) {
 	took := o.End.Sub(o.Start)
 	q.duration.at(code, protocol).took(took)
 	if o.Slot.IsZero() { // the request left the queue without a slot
-		q.wait.took(took)
+		if o.Reason != observation.BadRequest { // an invalid request is not queued
+			q.wait.took(took)
+		}
 		return
 	}
 	waited := o.Slot.Sub(o.Start)

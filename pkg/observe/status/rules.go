@@ -20,7 +20,9 @@ const (
 	slowTime     = time.Second      // time in the application that counts as long if the usual time is not known
 
 	longFactor  = 2                      // minimum ratio of the time of a request that hangs, or of slow requests, to the longest time of other requests
-	firstTime   = 2 * time.Minute        // time in the application after which the first request is reported as hanging with high confidence
+	firstTime   = 2 * time.Minute        // time in the application after which several requests hang although the usual time is not known
+	aloneTime   = 10 * time.Minute       // time in the application after which a request hangs although there is no other symptom
+	shortWait   = 200 * time.Millisecond // time in the application that is sufficient for most requests
 	slowFactor  = 3                      // minimum ratio of a long time in the application to the usual time
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
 	mixShare    = 0.01                   // minimum share of slow requests among the earlier requests for which their share may have increased
@@ -56,9 +58,11 @@ type problem struct {
 
 // Names of rules.
 const (
-	slow      = "app-slow"
-	rejected  = "rejected"
-	exhausted = "memory"
+	certificate = "tls"
+	hangs       = "app-hangs"
+	slow        = "app-slow"
+	rejected    = "rejected"
+	exhausted   = "memory"
 )
 
 // A rule detects a problem.
@@ -90,18 +94,18 @@ var rules = [...]rule{
 	{"not-listening", NotListening,
 		"Check the address and port of the application, and USER_PORT.",
 		func(e *evidence) (match, bool) { return match{confidence: high}, e.problem == NotListening }},
-	{"tls", "the TLS certificate is not valid",
+	{certificate, "the TLS certificate is not valid",
 		"Renew the certificate. Check its issuer and the files in TLS_CERT_DIR.",
 		checkTLS},
 	{"resources", "the sidecar cannot open more connections", "", checkShortage},
-	{"app-hangs", "the application does not respond",
+	{hangs, "the application does not respond",
 		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
 		checkHang},
 	{"not-ready", "the readiness probe fails", "", checkReadiness},
 	{"readiness-flaps", "the readiness of the application changes frequently",
 		"Check whether the application fails under load. If it does not, make the probe less strict.",
 		checkFlaps},
-	{"app-fails", "the application is unreachable, closes connections or sends invalid responses",
+	{"app-fails", "the application is unreachable, closes connections, resets streams or sends invalid responses",
 		"Check whether the container was restarted or ran out of memory (kubectl describe pod). Check the application log.",
 		failures(observation.AppUnreachable, observation.AppReset, observation.AppGarbage)},
 	{"app-errors", "the application returns errors",
@@ -177,10 +181,14 @@ func (b *Board) sinceLocked(i int, m *match, now time.Time) time.Time {
 // updateLocked stores the start times of the current problems. b.mu must be held.
 func (b *Board) updateLocked(e *evidence) {
 	for i := range rules {
-		if m, ok := rules[i].check(e); ok {
+		m, ok := rules[i].check(e)
+		if ok {
 			b.active[i] = b.sinceLocked(i, &m, e.now)
 		} else {
 			b.active[i] = time.Time{}
+		}
+		if rules[i].name == hangs {
+			b.hangs.Store(ok && m.confidence != low)
 		}
 	}
 }
@@ -215,10 +223,10 @@ type evidence struct {
 
 // latest contains the values of the last samples.
 type latest struct {
-	samples      int   // number of samples
-	events       tally // events during these samples
-	p50, p99     float64
-	queued       float64       // 99th percentile of the time in the queue, in milliseconds
+	samples      int           // number of samples
+	events       tally         // events during these samples
+	p50, p99     float64       // percentiles of the time in the application, in milliseconds; 0 if there was no response
+	queued       float64       // 99th percentile of the time in the queue of the same requests, in milliseconds
 	waited       time.Duration // median time in the application of requests whose clients disconnected before the response; 0 if there are none
 	usual        time.Duration // median time in the application since the start; 0 if unknown
 	longest      time.Duration // longest time of a request in the application in the last five minutes; 0 if there was no response
@@ -238,17 +246,17 @@ func (e *evidence) latestLocked() latest {
 		l.events = e.eventsLocked(l.samples)
 	}
 	l.samples = min(l.samples, max(b.taken, 1))
-	var p50, p99, queued, waited weighted
+	var waited weighted
+	var times, queued counts
 	for i := max(0, b.taken-l.samples); i < b.taken; i++ {
-		s := &b.history[i%samples]
-		n := s.Requests - s.Failures
-		p50.add(s.P50, n)
-		p99.add(s.P99, n)
-		queued.add(s.QueuedP99, n)
 		waited.add(b.waits[i%samples], 1)
+		for j := range times {
+			times[j] += uint32(b.times[i%samples][j])
+			queued[j] += uint32(b.queues[i%samples][j])
+		}
 	}
 	l.waited = inMilliseconds(waited.percentile(0.5))
-	l.p50, l.p99, l.queued = p50.percentile(0.5), p99.percentile(0.99), queued.percentile(0.99)
+	l.p50, l.p99, l.queued = times.percentile(0.5), times.percentile(0.99), queued.percentile(0.99)
 	return l
 }
 
@@ -326,7 +334,12 @@ func checkTLS(e *evidence) (m match, ok bool) {
 	t := &e.tls
 	switch validity := t.validityAt(e.now); {
 	case validity != "" && validity != certificateValid:
-		return match{confidence: high, since: t.expiredAt(e.now), numbers: t.Text}, true
+		m = match{confidence: high, since: t.expiredAt(e.now), numbers: t.Text}
+		if validity == certificateNotYetValid {
+			m.problem = "the TLS certificate is not valid yet"
+			m.action = "Wait until the certificate is valid, or replace it. Check the clock of the node and the issuer of the certificate."
+		}
+		return m, true
 	case t.Error == "":
 		return m, false
 	case t.On:
@@ -355,15 +368,23 @@ func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
 			return m, false
 		}
 		var words []string
+		var last failure
 		for _, r := range reasons {
 			if e.events[r] > 0 {
 				words = append(words, fmt.Sprintf("%d %s", e.events[r], r))
 			}
+			if f := e.board.rare[r].newest(); f.number > last.number {
+				last = f
+			}
 		}
-		return match{
+		m = match{
 			confidence: high, since: e.onsetLocked(failureShare, part, (*tally).requests),
 			numbers: fmt.Sprintf("%s of %s in %s (%s)%s", percent(n, all), message.Count(all, "request"), e.period(), strings.Join(words, ", "), e.lastTextLocked(part)),
-		}, true
+		}
+		if last.Detail != "" {
+			m.numbers += "; last error: " + last.Detail
+		}
+		return m, true
 	}
 }
 
@@ -387,56 +408,110 @@ func checkErrors(e *evidence) (m match, ok bool) {
 // checkHang detects an application that has not begun a response for hangTime, although requests wait for a response
 // or have ended without one.
 func checkHang(e *evidence) (m match, ok bool) {
-	silent := e.now.Sub(e.lastResponse)
-	if silent < hangTime {
+	if e.now.Sub(e.lastResponse) < hangTime {
 		return m, false
 	}
 	app := e.board.sources.App()
-	recent := e.eventsLocked(int(hangTime / Interval))
-	withoutResponse := func(t *tally) uint32 { return t[noResponse] }
-	if e.usual > 0 && e.waited >= e.longWait() { // requests of clients with short timeouts count as well
-		withoutResponse = func(t *tally) uint32 { return max(t[noResponse], t[unanswered]) }
+	last := e.lastResponse
+	if app.Held.Answered.After(last) {
+		last = app.Held.Answered
 	}
-	left := withoutResponse(&recent)
-	if e.leavesEarly() {
-		left = min(left, recent[observation.RequestTimeout]+recent[observation.ResponseStartTimeout])
-	}
-	switch waited := e.now.Sub(app.Oldest); {
-	case app.Pending > 0 && waited >= hangTime:
-		m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
-			message.Count(app.Pending, "request"), brief(waited), e.waiting)}
-		others := left > 0 || e.waiting > 0 || recent[observation.QueueFull]+recent[observation.QueueTimeout] > 0
-		switch {
-		case waited < longFactor*e.longest, !others && (app.Pending < minFailures || e.usual == 0 || e.usual >= slowTime):
-			m.confidence = low // the requests may be long requests, such as polls
-		case !others, e.total.answers() == 0 && waited < firstTime:
-			m.confidence = medium
-		}
-		if e.longest >= hangTime/longFactor {
-			m.numbers += fmt.Sprintf("; other requests took up to %v", brief(e.longest))
-		}
-	case left >= minFailures:
-		m = match{
-			confidence: high, since: e.onsetLocked(failureShare, withoutResponse, (*tally).requests),
-			numbers: fmt.Sprintf("%s did not receive a response in the last %v (timeout or client disconnect)", message.Count(left, "request"), hangTime),
-			action: "Compare the response times of the application with the timeouts of the clients. " +
-				"If the application hangs, take a thread dump and restart the pod.",
-		}
-		switch {
-		case left < minHung && e.now.Sub(m.since) < hangTime:
-			m.confidence = low // a few clients with short timeouts
-		case app.Responding > 0:
-			m.confidence = medium
-		}
-	default:
+	silent := e.now.Sub(last)
+	if silent < hangTime {
 		return m, false
+	}
+	if m, ok = e.pendingHang(&app); !ok {
+		m, ok = e.endedHang(&app, last)
 	}
 	if e.total.answers() == 0 {
 		m.numbers += "; no response since the start"
 	} else {
 		m.numbers += fmt.Sprintf("; last response %v ago", brief(silent))
 	}
+	return m, ok
+}
+
+// pendingHang reports a hang if a request has waited for a response for hangTime. The confidence is low if it may be a
+// long request, such as a poll. It is not low if there are further symptoms, if several requests wait longer than usual,
+// or after a long time.
+func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) {
+	waited := e.now.Sub(app.Oldest)
+	if app.Pending == 0 || waited < hangTime {
+		return m, false
+	}
+	m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
+		message.Count(app.Pending, "request"), brief(waited), e.waiting)}
+	recent := e.eventsLocked(int(hangTime / Interval))
+	others := e.waiting > 0 || recent[observation.QueueFull]+recent[observation.QueueTimeout] > 0 || e.endedWithoutResponse(&recent, e.waited) > 0
+	known := e.usual > 0 && e.usual < slowTime
+	longest := e.longest
+	if !others {
+		longest = max(longest, e.board.longestUsualLocked())
+	}
+	switch {
+	case waited < longFactor*longest:
+		m.confidence = low
+	case others:
+		if e.total.answers() == 0 && waited < firstTime {
+			m.confidence = medium
+		}
+	case app.Pending >= minFailures && (known || waited >= firstTime), waited >= aloneTime:
+		m.confidence = medium
+	default:
+		m.confidence = low
+	}
+	if longest >= hangTime/longFactor {
+		m.numbers += fmt.Sprintf("; other requests took up to %v", brief(longest))
+	}
 	return m, true
+}
+
+// endedHang reports a hang if requests ended without a response since the last response, at most History ago. The
+// period is hangTime if the limit cannot cause a small number of these requests.
+func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m match, ok bool) {
+	waited := e.waited
+	expired := app.Held.Expired.After(last) // the application has not responded to a request after the client disconnected
+	if expired {
+		waited = max(waited, app.Held.Waited)
+	}
+	period := hangTime
+	if e.waiting > 0 || e.slotsHeld() {
+		period = min(e.now.Sub(last).Truncate(Interval), History)
+	}
+	events := e.eventsLocked(int(period / Interval))
+	left := e.endedWithoutResponse(&events, waited)
+	if left < minFailures {
+		return m, false
+	}
+	ended := func(t *tally) uint32 { return e.endedWithoutResponse(t, waited) }
+	m = match{
+		confidence: high, since: e.onsetLocked(0, ended, ended),
+		numbers: fmt.Sprintf("%s did not receive a response in the last %v (timeout or client disconnect)", message.Count(left, "request"), period),
+		action: "Compare the response times of the application with the timeouts of the clients. " +
+			"If the application hangs, take a thread dump and restart the pod.",
+	}
+	if m.since.Before(last) {
+		m.since = last
+	}
+	switch {
+	case left < minHung && !expired && e.now.Sub(m.since) < hangTime:
+		m.confidence = low // a few clients with short timeouts
+	case app.Responding > 0, waited > 0 && waited < e.longWait():
+		m.confidence = medium
+	}
+	return m, true
+}
+
+// endedWithoutResponse returns the number of requests that ended without a response, although the application had enough
+// time. waited is the time in the application, or 0 if it is not known.
+func (e *evidence) endedWithoutResponse(t *tally, waited time.Duration) uint32 {
+	switch {
+	case waited > 0 && waited < e.needed(): // clients disconnect before the application can respond
+		return min(t[noResponse], t[observation.RequestTimeout]+t[observation.ResponseStartTimeout])
+	case waited >= e.longWait(), e.needed() == 0 && waited >= shortWait:
+		return max(t[noResponse], t[unanswered]) // includes requests of clients with short timeouts
+	}
+	return t[noResponse]
 }
 
 // needed returns the median time that the application needs for a response, or 0 if it is not known.
@@ -467,7 +542,9 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 		"%s of %s in %s: the client disconnected after %v (p50)", percent(n, all), message.Count(all, "request"), e.period(), brief(e.waited))}
 	if early || e.waited < slowTime {
 		m.problem = "clients disconnect before the application responds"
-		m.action = "Increase the timeouts of the clients, or make the application faster."
+		if !e.mayHang() {
+			m.action = "Increase the timeouts of the clients, or make the application faster."
+		}
 	}
 	if early {
 		m.numbers += fmt.Sprintf("; the application needs %v (p50)", brief(e.needed()))
@@ -584,14 +661,27 @@ func (e *evidence) slotsHeld() bool {
 	return e.limit > 0 && 2*held >= e.limit
 }
 
+// actionIfHangs is the action if mayHang returns true.
+const actionIfHangs = "Check whether the application hangs before you add pods."
+
+// mayHang reports whether the application has not responded in the last rejectingSamples samples, although it usually
+// responds in less time.
+func (e *evidence) mayHang() bool {
+	return e.now.Sub(e.lastResponse) > max(rejectingSamples*Interval, slowFactor*e.needed())
+}
+
 func (e *evidence) queueNumbers() string {
-	return fmt.Sprintf("p99 %v in the queue, p50 %v in the application in %s; %d queued, the oldest for %v; limit %d",
-		brief(inMilliseconds(e.queued)), brief(inMilliseconds(e.p50)), e.period(), e.waiting, brief(e.waitingFor), e.limit)
+	times := "no response in " + e.period()
+	if e.p50 > 0 {
+		times = fmt.Sprintf("p99 %v in the queue, p50 %v in the application in %s",
+			brief(inMilliseconds(e.queued)), brief(inMilliseconds(e.p50)), e.period())
+	}
+	return fmt.Sprintf("%s; %d queued, the oldest for %v; limit %d", times, e.waiting, brief(e.waitingFor), e.limit)
 }
 
 // checkLimit detects a limit that causes queuing although the application is not slower at the limit.
 func checkLimit(e *evidence) (m match, ok bool) {
-	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() {
+	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() || e.mayHang() {
 		return m, false
 	}
 	m.numbers = e.queueNumbers()
@@ -617,7 +707,9 @@ func checkQueue(e *evidence) (m match, ok bool) {
 	m = match{confidence: medium, numbers: e.queueNumbers()}
 	if e.slotsHeld() {
 		m.problem = "requests wait for slots of requests whose clients disconnected"
-		m.action = "Check whether the application hangs before you add pods."
+	}
+	if e.slotsHeld() || e.mayHang() {
+		m.action = actionIfHangs
 	}
 	return m, true
 }
@@ -633,6 +725,9 @@ func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 		m = match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}
 		if top == observation.QueueTimeout {
 			m.problem = "requests wait longer than the queue timeout"
+		}
+		if top != observation.Overload && e.mayHang() {
+			m.action = actionIfHangs
 		}
 		return m, true
 	}

@@ -67,6 +67,12 @@ func (b *Board) holding(n int, phase observation.Phase, since time.Time) {
 	b.sources.App = func() observation.AppRequests { return app }
 }
 
+// hold sets the last requests with a held slot, and holds one of the two slots.
+func (b *Board) hold(last observation.HeldRequests) {
+	b.sources.Slots = func() ([]observation.Holder, int) { return nil, 1 }
+	b.sources.App = func() observation.AppRequests { return observation.AppRequests{Held: last} }
+}
+
 // rejectCertificates records 12 clients that rejected the certificate.
 func (b *Board) rejectCertificates() {
 	b.sources.Bounds = bound.NewRecorder()
@@ -187,6 +193,49 @@ var ruleTests = []ruleTest{
 		b.holding(1, observation.Waiting, time.Now())
 		b.sampled(40, func() {})
 	}, "1 request in the application, the oldest for 40s; 3 queued; other requests took up to 55s; last response 39s ago", low, 40 * time.Second},
+	{"hang without a limit and client timeouts", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(1, observation.OK, time.Millisecond) })
+		b.holding(3, observation.Waiting, time.Now())
+		b.sampled(120, func() {})
+	}, "3 requests in the application, the oldest for 2m0s; 0 queued; last response 2m0s ago", medium, 120 * time.Second},
+	{"one request hangs for 10 minutes", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(1, observation.OK, time.Millisecond) })
+		b.holding(1, observation.Waiting, time.Now())
+		b.sampled(600, func() {})
+	}, "1 request in the application, the oldest for 10m0s; 0 queued; last response 10m0s ago", medium, 600 * time.Second},
+	{"long polls at night", "app-hangs", func(b *Board) {
+		b.sampled(200, func() {
+			b.observe(8, observation.OK, time.Millisecond)
+			b.observe(1, observation.OK, 12*time.Minute)
+		})
+		b.holding(3, observation.Waiting, time.Now())
+		b.sampled(660, func() {})
+	}, "3 requests in the application, the oldest for 11m0s; 0 queued; other requests took up to 12m21s; last response 11m0s ago", low, 660 * time.Second},
+	{"held slots without a response", "app-hangs", func(b *Board) {
+		b.hold(observation.HeldRequests{Expired: time.Now().Add(time.Hour), Waited: 10 * time.Second})
+		b.sampled(10, func() { b.observe(20, observation.OK, 20*time.Millisecond) })
+		b.sampled(45, func() {
+			for range 400 {
+				b.Observe(refused(observation.QueueFull, time.Millisecond))
+			}
+			if b.taken%10 == 0 {
+				b.observe(1, observation.ClientGone, time.Millisecond) // received the slot shortly before its timeout
+			}
+		})
+	}, "5 requests did not receive a response in the last 45s (timeout or client disconnect); last response 45s ago", high, 45 * time.Second},
+	{"slots held for 30 seconds", "app-hangs", func(b *Board) {
+		b.hold(observation.HeldRequests{Expired: time.Now().Add(time.Hour), Waited: 10 * time.Second})
+		b.sampled(10, func() { b.observe(20, observation.OK, 20*time.Millisecond) })
+		b.sampled(10, func() {})
+		b.sampled(20, func() {
+			if b.taken%10 == 0 {
+				b.observe(2, observation.ClientGone, time.Millisecond)
+			}
+		})
+	}, "4 requests did not receive a response in the last 30s (timeout or client disconnect); last response 30s ago", high, 20 * time.Second},
+	{"short client timeouts without any response for a time that is sufficient for most requests", "app-hangs", func(b *Board) {
+		b.sampled(60, func() { b.observe(3, observation.ClientGone, 300*time.Millisecond) })
+	}, "90 requests did not receive a response in the last 30s (timeout or client disconnect); no response since the start", medium, 60 * time.Second},
 	{"refused probe", "not-ready", func(b *Board) {
 		since := time.Now().Add(-time.Minute)
 		b.sources.Readiness = func() observation.Readiness {
@@ -207,7 +256,7 @@ var ruleTests = []ruleTest{
 			b.observe(18, observation.OK, time.Millisecond)
 			b.observe(2, observation.AppReset, time.Millisecond)
 		})
-	}, "5 % of 1140 requests in the last minute (60 app-reset)", high, 30 * time.Second},
+	}, "5 % of 1140 requests in the last minute (60 app-reset); last error: test error", high, 30 * time.Second},
 	{"errors", "app-errors", func(b *Board) {
 		b.sampled(100, func() { b.observe(10, observation.OK, time.Millisecond) })
 		b.sampled(30, func() { b.observeErrors(10) })
@@ -225,7 +274,7 @@ var ruleTests = []ruleTest{
 			b.observe(9, observation.OK, time.Millisecond)
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
-	}, "10 % of 600 requests in the last minute (60 idle-timeout)", high, time.Minute},
+	}, "10 % of 600 requests in the last minute (60 idle-timeout); last error: test error", high, time.Minute},
 	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute: the client disconnected after 2s (p50)", low, time.Minute},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)
@@ -487,6 +536,57 @@ func TestClientDisconnectsAreNotReportedAsHang(t *testing.T) {
 	}
 }
 
+// The application responds after the clients disconnect.
+func TestResponsesToDisconnectedClientsAreNotReportedAsHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.sampled(100, func() {
+			b.hold(observation.HeldRequests{Answered: time.Now()})
+			b.observe(1, observation.ClientGone, 2*time.Second)
+		})
+		for _, p := range b.snapshot().Problems {
+			if p.Name == hangs {
+				t.Errorf("got problem %+v, want none", p)
+			}
+		}
+	})
+}
+
+// During a hang, more pods, a higher limit and longer timeouts do not help.
+func TestActionsDuringHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.fillQueue(50 * time.Millisecond)
+		b.sampled(12, func() {
+			b.Observe(refused(observation.QueueFull, time.Millisecond))
+			b.observe(400, observation.ClientGone, 200*time.Millisecond)
+		})
+		s := b.snapshot()
+		harness.Equal(t, len(s.Problems), 3, "problems")
+		for _, p := range s.Problems {
+			if strings.Contains(p.Action, "Increase") || strings.Contains(p.Action, "Add pods") {
+				t.Errorf("%s: got action %q, want none with Increase or Add pods", p.Name, p.Action)
+			}
+		}
+	})
+}
+
+func TestHangsReportsMediumConfidence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.holding(3, observation.Waiting, time.Now())
+		for _, c := range []struct {
+			samples int
+			want    bool
+		}{{100, false}, {20, true}} {
+			b.sampled(c.samples, func() {})
+			harness.Equal(t, b.Hangs(), c.want, c.samples)
+		}
+		b.sampled(1, func() { b.observe(1, observation.OK, time.Minute) })
+		harness.Equal(t, b.Hangs(), false, "after a response")
+	})
+}
+
 // The clients disconnect after a short time that is much longer than the usual response time.
 func TestShortTimeoutsAreEvidence(t *testing.T) {
 	for want, answers := range map[string]int{"app-hangs high": 0, "unanswered low": 1} {
@@ -504,6 +604,31 @@ func TestShortTimeoutsAreEvidence(t *testing.T) {
 			harness.Equal(t, s.Problems[0].Name+" "+string(s.Problems[0].Confidence), want, "first problem")
 		})
 	}
+}
+
+// The requests of a hang are a small part of all requests in the period, but a large part of a sample.
+func TestPercentilesIncludeHungRequestsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.sampled(58, func() { b.observe(100, observation.OK, 20*time.Millisecond) })
+		b.sampled(1, func() {
+			b.observe(400, observation.OK, 20*time.Millisecond)
+			b.observe(20, observation.OK, 46*time.Second)
+		})
+		s := b.snapshot()
+		checkScreen(t, s.text(), "p50 23ms, p99 23ms")
+	})
+}
+
+func TestQueueNumbersWithoutResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.loaded(2, 20)
+		b.sources.Waiter = func() time.Time { return time.Now().Add(-8 * time.Second) }
+		b.sampled(38, func() {})
+		s := b.snapshot()
+		harness.Equal(t, s.Problems[0].Numbers, "no response in the last 38s; 20 queued, the oldest for 8s; limit 2", "numbers")
+	})
 }
 
 func TestProblemsEndAfterRecovery(t *testing.T) {

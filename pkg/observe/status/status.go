@@ -182,12 +182,15 @@ type Board struct {
 	waited  histogram                      // time in the app of requests whose clients disconnected before the response
 	refused atomic.Bool                    // a connection to the app was refused
 	probed  atomic.Bool                    // the app responded to a kubelet probe
+	hangs   atomic.Bool                    // result of Hangs
 	logged  [len(problems)]atomic.Bool     // problems that FirstProblem has returned
 
 	checking chan struct{} // limits the number of concurrent checks
 
 	mu       sync.Mutex // guards the following fields
 	history  [samples]sample
+	times    [samples]narrow    // times of requests in the app, for each sample
+	queues   [samples]narrow    // times of the same requests in the queue
 	waits    [samples]float64   // medians of waited in milliseconds, for each sample; 0 if there are none
 	past     [samples + 1]tally // events since the start, at the times of the last samples
 	taken    int                // number of samples since the start
@@ -195,6 +198,7 @@ type Board struct {
 	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
 	baseline [numBuckets]uint64 // times of requests in the app since the start, without recent, and except while the app is slow
 	recent   [2]counts          // times of the newest samples (see addTimesLocked)
+	all      [numBuckets]uint64 // times of requests in the app since the start, without the requests of a hang
 
 	lastResponse time.Time   // time of the last sample with responses from the app, or of New
 	unready      []time.Time // times at which the user container became unready; the oldest time is first
@@ -317,6 +321,16 @@ func (r *ring) add(f *failure, size int) {
 	r.next = (r.next + 1) % size
 }
 
+// newest returns the newest failure, or the zero value if there is none.
+func (r *ring) newest() (f failure) {
+	for i := range r.kept {
+		if r.kept[i].number > f.number {
+			f = r.kept[i]
+		}
+	}
+	return f
+}
+
 // failuresLocked returns the stored failures without duplicates, sorted from the newest to the oldest. b.mu must
 // be held.
 func (b *Board) failuresLocked() []failure {
@@ -368,6 +382,9 @@ func (b *Board) Run(ctx context.Context) error {
 	}
 }
 
+// Hangs reports whether the application hung at the last sample, with medium or high confidence.
+func (b *Board) Hangs() bool { return b.hangs.Load() }
+
 func (b *Board) sample() {
 	e := b.evidence(b.sources.Readiness())
 	times, queued, waited := b.took.take(), b.queued.take(), b.waited.take()
@@ -380,6 +397,7 @@ func (b *Board) sample() {
 		Requests: events.requests(), Failures: events.requests() - events.responses(), Errors: events[appErrors],
 		P50: times.percentile(0.50), P99: times.percentile(0.99), QueuedP99: queued.percentile(0.99),
 	}
+	b.times[b.taken%samples], b.queues[b.taken%samples] = times.narrow(), queued.narrow()
 	b.waits[b.taken%samples] = waited.percentile(0.50)
 	b.past[b.taken%len(b.past)] = e.total
 	b.taken++
@@ -387,6 +405,11 @@ func (b *Board) sample() {
 		b.lastResponse = e.now
 	}
 	e.latest = e.latestLocked()
+	if !b.hangs.Load() {
+		for i, n := range times {
+			b.all[i] += uint64(n)
+		}
+	}
 	wasSlow := b.existsLocked(slow)
 	b.updateLocked(e)
 	switch isSlow := b.existsLocked(slow); {
@@ -511,6 +534,16 @@ func (h *histogram) take() (c counts) {
 		c[i] = h.buckets[i].Swap(0)
 	}
 	return c
+}
+
+// narrow contains counts with less memory. The maximum count in a bucket is 65535.
+type narrow [numBuckets]uint16
+
+func (c *counts) narrow() (n narrow) {
+	for i, v := range c {
+		n[i] = uint16(min(v, math.MaxUint16))
+	}
+	return n
 }
 
 // percentile returns a percentile in milliseconds, or 0 if there are no values.

@@ -124,6 +124,13 @@ func (b *Board) longestLocked() time.Duration {
 	return inMilliseconds(longest)
 }
 
+// longestUsualLocked returns the longest time of a request in the app since the start. It ignores one of a thousand
+// requests. b.mu must be held.
+func (b *Board) longestUsualLocked() time.Duration {
+	const share = 0.999
+	return inMilliseconds(percentile(b.all[:], share))
+}
+
 // timesLocked returns the median and the 99th percentile of the time in the app for each of the last n samples. b.mu
 // must be held.
 func (b *Board) timesLocked(n int) (p50, p99 weighted) {

@@ -26,7 +26,7 @@ func (s *snapshot) text() string {
 		t.add(2, "problem: "+p.Problem)
 		t.add(1, fmt.Sprintf("  since: %v ago (%s), confidence: %s", brief(s.Now.Sub(p.Since)), p.Since.UTC().Format("15:04:05 MST"), p.Confidence))
 		if p.Numbers != "" {
-			t.add(2, "  numbers: "+p.Numbers)
+			t.add(4, "  numbers: "+p.Numbers)
 		}
 		t.add(2, "  action: "+p.Action)
 	} else if s.Ready {
@@ -44,8 +44,12 @@ func (s *snapshot) text() string {
 	t.add(2, s.slotsText()...)
 	t.add(3, s.latestText()...)
 	t.add(2, s.totalsText())
-	if s.TLS.Text != "" && !s.TLS.failed() {
-		t.add(2, "TLS: "+s.TLS.Text)
+	tls := s.TLS.Text
+	if len(s.Problems) > 0 && s.Problems[0].Name == certificate {
+		tls = s.TLS.inUse()
+	}
+	if tls != "" {
+		t.add(3, "TLS: "+tls)
 	}
 	if m := s.Memory; m != nil {
 		t.add(1, fmt.Sprintf("memory used by requests: %s of %s", megabytes(m.Used), megabytes(m.Limit)))

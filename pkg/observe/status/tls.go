@@ -33,6 +33,9 @@ const (
 	certificateNotYetValid = "not-yet-valid"
 )
 
+// maxNames is the maximum number of names of the certificate in TLS.Text.
+const maxNames = 2
+
 // validityAt returns the validity of the certificate at the given time, or "" without a certificate.
 func (t *TLS) validityAt(now time.Time) string {
 	switch {
@@ -60,8 +63,11 @@ func (t *TLS) describe(now time.Time) {
 	}
 	if t.Validity != "" {
 		name := t.Subject
-		if len(t.Names) > 0 {
-			name = strings.Join(t.Names, ", ")
+		if n := len(t.Names); n > 0 {
+			name = strings.Join(t.Names[:min(n, maxNames)], ", ")
+			if n > maxNames {
+				name += " and others"
+			}
 		}
 		fmt.Fprintf(&b, ", certificate for %s, ", name)
 		const layout = "2006-01-02 15:04 MST"
@@ -78,15 +84,25 @@ func (t *TLS) describe(now time.Time) {
 	if t.ClientCertificates {
 		b.WriteString(", client certificate required")
 	}
-	if t.Error != "" {
-		fmt.Fprintf(&b, "; error: %s", t.Error)
-	}
+	b.WriteString(t.errorText())
 	t.Text = b.String()
 }
 
-// failed reports whether clients reject the certificate, or whether there was an error.
-func (t *TLS) failed() bool {
-	return t.Error != "" || t.Validity == certificateExpired || t.Validity == certificateNotYetValid
+// inUse returns the part of Text that the numbers of a problem do not contain. It is "" if clients reject the
+// certificate, or if there is an error and no certificate.
+func (t *TLS) inUse() string {
+	if t.Validity == certificateExpired || t.Validity == certificateNotYetValid || t.Validity == "" && t.Error != "" {
+		return ""
+	}
+	return strings.TrimSuffix(t.Text, t.errorText())
+}
+
+// errorText returns the end of Text that contains the error, or "" without an error.
+func (t *TLS) errorText() string {
+	if t.Error == "" {
+		return ""
+	}
+	return "; error: " + t.Error
 }
 
 // rounded returns a duration in days, or in smaller units if it is shorter than two days.

@@ -22,6 +22,8 @@ func TestTLSText(t *testing.T) {
 	}
 	failed := certificate(-time.Hour, 90*24*time.Hour)
 	failed.Error, failed.ClientCertificates = "tls.crt: no PEM block", true
+	many := certificate(-time.Hour, time.Hour)
+	many.Names = append(many.Names, "b.example", "c.example")
 	unnamed := certificate(-time.Hour, time.Hour)
 	unnamed.Names = nil
 	for _, c := range []struct {
@@ -34,6 +36,7 @@ func TestTLSText(t *testing.T) {
 		{certificate(-2*time.Hour, -time.Hour), "expired", "on, port 8112, certificate for app.example, 10.0.0.1, expired 1h0m0s ago (2026-01-10 11:00 UTC), rejected by clients"},
 		{certificate(50*time.Hour, 90*time.Hour), "not-yet-valid", "on, port 8112, certificate for app.example, 10.0.0.1, not valid until 2026-01-12 14:00 UTC (in 2 days)"},
 		{failed, "valid", "on, port 8112, certificate for app.example, 10.0.0.1, expires in 90 days (2026-04-10 12:00 UTC), client certificate required; error: tls.crt: no PEM block"},
+		{many, "valid", "on, port 8112, certificate for app.example, 10.0.0.1 and others, expires in 1h0m0s (2026-01-10 13:00 UTC)"},
 		{unnamed, "valid", "on, port 8112, certificate for CN=app, expires in 1h0m0s (2026-01-10 13:00 UTC)"},
 	} {
 		c.state.describe(now)
@@ -70,6 +73,18 @@ func TestOutputsContainExpiredCertificate(t *testing.T) {
 	harness.Equal(t, page.TLS.Validity, "expired", "validity in status.json")
 }
 
+// The new files are invalid. The output contains the certificate in use and the complete error.
+func TestWhyContainsCertificateInUseAndError(t *testing.T) {
+	failure := "TLS_CERT_DIR: /var/lib/knative/certs/tls.crt: the certificate " + strings.Repeat("a", 60) + " and the key " + strings.Repeat("b", 60) + " do not match"
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+	b.sources.TLS = func() TLS {
+		return TLS{On: true, Port: 8112, Names: []string{"app.example"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(80 * time.Hour), Error: failure}
+	}
+	s := b.snapshot()
+	checkScreen(t, s.text(), "numbers: "+failure)
+	checkScreen(t, s.text(), "TLS: on, port 8112, certificate for app.example, expires in 3 days ("+s.TLS.NotAfter.UTC().Format("2006-01-02"))
+}
+
 func TestTLSProblemNamesCause(t *testing.T) {
 	now := time.Now()
 	valid := TLS{On: true, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
@@ -82,7 +97,7 @@ func TestTLSProblemNamesCause(t *testing.T) {
 		{func(s *TLS) { *s = TLS{Error: "tls.key: no such file"} }, high, "TLS is not served"},
 		{func(s *TLS) { s.Error = "ca.crt: no PEM block" }, medium, "failed to load the new certificate files"},
 		{func(s *TLS) { s.NotAfter = now.Add(-time.Minute) }, high, "the TLS certificate is not valid"},
-		{func(s *TLS) { s.NotBefore = now.Add(time.Minute) }, high, "the TLS certificate is not valid"},
+		{func(s *TLS) { s.NotBefore = now.Add(time.Minute) }, high, "the TLS certificate is not valid yet"},
 		{func(s *TLS) { s.NotAfter, s.Error = now.Add(-time.Minute), "tls.crt: no PEM block" }, high, "the TLS certificate is not valid"},
 	} {
 		state := valid

@@ -326,6 +326,7 @@ func (b *body) trail(by *http2conn.Conn, fields []wire.Field) {
 // passTrailer sends the trailer section on the stream to the user container, or an empty DATA frame if the trailer
 // section has no fields. Both have END_STREAM. b.mu must be held.
 func (b *body) passTrailer() {
+	b.x.state.GotBody()
 	if len(b.trailer) == 0 {
 		_, _ = b.to.SendData(nil, true)
 		return

@@ -8,7 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	xhttp2 "golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/observation"
+	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -70,4 +75,22 @@ func TestResponseTrailersAreFilteredForAllProtocols(t *testing.T) {
 			harness.Equal(t, response.Trailer.Get("Proxy-Status"), "other; error=y", "Proxy-Status without the member of the sidecar")
 		})
 	}
+}
+
+// The body is complete, so the user container causes the timeout.
+func TestTimeoutAfterRequestTrailersIsNotClientSlow(t *testing.T) {
+	received := make(chan struct{}, 1)
+	app := harness.NewApp(t, func(conn *harness.AppConn) {
+		serveFrames(conn, func(*appStream) { received <- struct{}{} })
+	})
+	server := start(t, app.Listener, func(p *proxy.Proxy, _ *proxytest.Options) { p.Clocks.Request = time.Second })
+	nc := server.Dial()
+	nc.Send(xhttp2.ClientPreface)
+	c := harness.NewFrames(nc)
+	harness.NoError(t, c.WriteSettings())
+	harness.NoError(t, c.WriteHead(1, false, ":method", "POST", ":scheme", "http", ":authority", "a", ":path", "/"))
+	harness.NoError(t, c.WriteData(1, false, []byte("x")))
+	harness.Receive(t, received, "request")
+	harness.NoError(t, c.WriteHead(1, true, "x-a", "b"))
+	harness.Equal(t, server.Observed(1)[0].Reason, observation.RequestTimeout, "reason")
 }

@@ -74,6 +74,20 @@ const (
 	InadequateSecurity Code = 12
 )
 
+// codeNames contains the names of the error codes in RFC 9113 section 7.
+var codeNames = [...]string{
+	"NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT", "STREAM_CLOSED", "FRAME_SIZE_ERROR",
+	"REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED",
+}
+
+// String returns the name of the code, or "unknown".
+func (c Code) String() string {
+	if c < Code(len(codeNames)) {
+		return codeNames[c]
+	}
+	return "unknown"
+}
+
 // An Error reports that the peer violated the protocol or exceeded a bound. It is a connection error (RFC 9113 section
 // 5.4.1), or the stream error (section 5.4.2) that [Owner].Failed receives. Code is sent to the peer.
 type Error struct {
@@ -96,7 +110,7 @@ type ResetError struct {
 }
 
 func (e *ResetError) Error() string {
-	return fmt.Sprintf("http2: the stream was reset (code %d)", e.Code)
+	return fmt.Sprintf("http2: the stream was reset with %v (code %d)", e.Code, e.Code)
 }
 
 // GRPCStatus returns the gRPC status code of a call whose stream was reset (gRPC over HTTP/2, section "Errors").

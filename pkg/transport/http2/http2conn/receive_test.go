@@ -277,3 +277,12 @@ func TestMalformedRequestHeaders(t *testing.T) {
 		t.Errorf("trailer section without END_STREAM: got %q, want malformed", got)
 	}
 }
+
+func TestResetErrorNamesCode(t *testing.T) {
+	for code, want := range map[http2conn.Code]string{
+		http2conn.InternalError: "http2: the stream was reset with INTERNAL_ERROR (code 2)",
+		99:                      "http2: the stream was reset with unknown (code 99)",
+	} {
+		harness.Equal(t, (&http2conn.ResetError{Code: code}).Error(), want)
+	}
+}
