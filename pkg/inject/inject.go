@@ -234,6 +234,7 @@ func (in *injection) run(opts Options) error {
 		in.checkPod,
 		in.chooseApp,
 		in.warnOfUnknownNames,
+		in.warnOfOtherPorts,
 		in.checkPortName,
 		in.checkPlainText,
 		in.warnOfPodAddress,
