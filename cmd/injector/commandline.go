@@ -97,7 +97,7 @@ func (c *command) optionFlags(cmd *cobra.Command) {
 		switch {
 		case o.Name == "image" && cmd.Name() == "inject":
 			usage += " (required unless --output=diff)"
-		case o.Name == "image" && cmd.Name() == "serve":
+		case o.Name == "image" && (cmd.Name() == "serve" || cmd.Name() == "policy"):
 			usage += " (required)"
 		case o.Default != "":
 			usage += " (default " + o.Default + ")"
@@ -117,6 +117,11 @@ func (c *command) optionFlags(cmd *cobra.Command) {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if c.optionsErr != nil {
 			return c.optionsErr
+		}
+		if cmd.Name() == "serve" || cmd.Name() == "policy" { // the other commands report an error for each object
+			if err := c.options.Check(); err != nil {
+				return err
+			}
 		}
 		return run(cmd, args)
 	}

@@ -127,8 +127,6 @@ func (in *injection) chooseNamedPort(containers []*corev1.Container) (*candidate
 	switch {
 	case len(all) == 0 && len(containers) > 1:
 		return nil, skip(NoPort, "no container declares TCP port %s; to select a container: %s", wanted, remedy(containerOption, containers[0].Name))
-	case len(all) == 0 && err == nil && (n < 1 || n > 65535):
-		return nil, refuse(WhichPort, "port %s is not in the range 1 to 65535", wanted)
 	case len(all) == 0 && err != nil:
 		return nil, refuse(WhichPort, "container %s has no TCP port with the name %q", containers[0].Name, wanted)
 	case len(all) == 0:

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
@@ -100,14 +101,14 @@ func allOptions() []Option {
 			Text: "With `false`, the pod is not injected. The webhook uses the label."},
 		{Name: containerOption,
 			Text: "The container that receives the requests. Required if several containers are possible."},
-		{Name: portOption,
+		{Name: portOption, check: isPortOrName,
 			Text: "The name or number of the port for requests. Required if several ports are possible, or if there is no evidence for HTTP."},
 		{Name: sureOption, Default: anyConfidence, check: isOneOf(string(High), anyConfidence),
 			Text: "The required confidence of the port. `high` refuses pods with low confidence."},
 		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
 			Text: "`sidecar` adds a container. `native` adds an init container that keeps running (Kubernetes 1.29), which jobs require."},
 		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,
-			Text: "The image of the sidecar. `inject` and `serve` require an image."},
+			Text: "The image of the sidecar. `inject`, `serve` and `policy` require an image."},
 		{Name: pullOption, check: isOneOf("Always", "IfNotPresent", "Never"),
 			Text: "The pull policy of the image."},
 
@@ -388,6 +389,33 @@ func (o Options) CheckImage() error {
 	return nil
 }
 
+// Check returns an error if no pod can be injected with the options, because the image is missing, or because
+// options contradict each other. Set validates each option without the others.
+func (o Options) Check() error {
+	if err := o.CheckImage(); err != nil {
+		return err
+	}
+	if out := injectSample(o); out.Verdict == Refused {
+		return errors.New(out.Text)
+	}
+	return nil
+}
+
+// injectSample injects a pod without options and with one container, which uses a port that is different from the
+// ports of the sidecar.
+func injectSample(opts Options) Outcome {
+	free := 1
+	for slices.ContainsFunc(defaultPorts, func(u defaultPort) bool { return opts[u.option] == strconv.Itoa(free) }) {
+		free++
+	}
+	opts = maps.Clone(opts)
+	delete(opts, containerOption)
+	opts[portOption] = strconv.Itoa(free)
+	return Inject(map[string]any{"metadata": map[string]any{}, "spec": map[string]any{
+		"containers": []any{map[string]any{"name": "app"}},
+	}}, opts)
+}
+
 // variableOf returns the environment variable that an option sets.
 func variableOf(name string) string {
 	option, _ := find(name)
@@ -426,6 +454,13 @@ func isBoolean(text string) error {
 func isPort(text string) error {
 	if n, err := strconv.Atoi(text); err != nil || n < 1 || n > 65535 {
 		return fmt.Errorf("%q: must be a port from 1 to 65535", text)
+	}
+	return nil
+}
+
+func isPortOrName(text string) error {
+	if isPort(text) != nil && len(validation.IsValidPortName(text)) > 0 {
+		return fmt.Errorf("%.64q: must be the name of a port, or a number from 1 to 65535", text)
 	}
 	return nil
 }
