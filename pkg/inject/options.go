@@ -194,9 +194,9 @@ func FromEnv(environ []string) (Options, error) {
 	return o, nil
 }
 
-// with returns a copy of o with the options in the annotations of a pod. Annotations override o.
-// Errors contain the key of the annotation.
-func (o Options) with(annotations map[string]string) (Options, error) {
+// with returns a copy of o with the options in the annotations of a pod. Annotations override o. problems contains an
+// error with the key of the annotation for each invalid annotation.
+func (o Options) with(annotations map[string]string) (_ Options, problems []error) {
 	all := Options{}
 	maps.Copy(all, o)
 	for _, option := range table {
@@ -209,13 +209,13 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 				value = strings.NewReplacer("Enabled", "true", "Disabled", "false").Replace(value)
 			}
 			if err := option.validate(value); err != nil {
-				return nil, fmt.Errorf("annotation %s: %w", key, err)
+				problems = append(problems, fmt.Errorf("annotation %s: %w", key, err))
 			}
 			all[option.Name] = value
 			break
 		}
-		if err := option.validate(all[option.Name]); err != nil {
-			return nil, fmt.Errorf("%s: %w", option.Name, err)
+		if err := option.validate(o[option.Name]); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", option.Name, err))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
@@ -224,10 +224,10 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 			continue
 		}
 		if option, known := find(name); !known || option.operator {
-			return nil, unknown("annotation", key, called(Option.Annotation))
+			problems = append(problems, unknown("annotation", key, called(Option.Annotation)))
 		}
 	}
-	return all, nil
+	return all, problems
 }
 
 // Annotations returns the keys of all annotations that set the option, in order of precedence.
@@ -250,18 +250,17 @@ func (o Options) locked() []string {
 	return all
 }
 
-// lockedAnnotation returns the first annotation that sets a locked option, and the name of the
-// option. found is false if there is none.
-func (o Options) lockedAnnotation(annotations map[string]string) (key, name string, found bool) {
+// lockedAnnotations returns an error for each annotation that sets a locked option.
+func (o Options) lockedAnnotations(annotations map[string]string) (problems []error) {
 	for _, name := range o.locked() {
 		option, _ := find(name)
 		for _, key := range option.Annotations() {
 			if annotations[key] != "" {
-				return key, name, true
+				problems = append(problems, fmt.Errorf("annotation %s: the option %s is locked in the injector; remove the annotation", key, name))
 			}
 		}
 	}
-	return "", "", false
+	return problems
 }
 
 // parseLock parses the value of the lock option.
