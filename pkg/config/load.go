@@ -17,8 +17,7 @@ type EnvVar struct{ Name, Value string }
 
 // Load reads the environment of this process. The error contains one line for each value that is not
 // allowed, with the variable, the quoted value, and the allowed values. Load does not read the files that
-// the settings name, but it adds a warning to [Config.Warnings] if the certificate directory contains no
-// certificate.
+// the settings name.
 func Load() (*Config, error) {
 	var environ []EnvVar
 	for _, v := range os.Environ() {
@@ -29,7 +28,7 @@ func Load() (*Config, error) {
 	if err := envconfig.Process("", in.c); err != nil {
 		return nil, withoutValue(err)
 	}
-	in.ownFiles = true
+	in.c.ownFiles = true
 	return in.finish()
 }
 
@@ -68,7 +67,6 @@ type reading struct {
 	sections []section
 	fields   []*field          // fields that have an effect
 	values   map[string]string // environment
-	ownFiles bool              // the environment belongs to this process, and the files that it names can be checked
 	problems Errors
 }
 

@@ -63,11 +63,10 @@ func (c *Config) Values() iter.Seq2[string, string] {
 
 // Warnings returns one message for each variable that is probably misspelled, has no effect, or has a
 // value that was ignored or changed.
-func (c *Config) Warnings() []string { return slices.Concat(c.warnings, c.noCertificate) }
-
-// WarningsWithTLS returns the warnings except the warning about a missing certificate, which does not apply after a
-// certificate is created.
-func (c *Config) WarningsWithTLS() []string { return slices.Clone(c.warnings) }
+//
+// If c was returned by [Load], Warnings checks whether the certificate directory contains a certificate, because the
+// certificate can be created later.
+func (c *Config) Warnings() []string { return slices.Concat(c.warnings, c.noCertificate()) }
 
 // settingsToWrite returns all settings. If changedOnly is set, it omits a setting if its value is not from
 // the environment and is equal to the value in [Default].
@@ -85,10 +84,10 @@ func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 	return changed
 }
 
-// Write writes a table with the name, the value and the source of each setting, followed by the
+// Write writes a table with the name, the value and the source of each setting, followed by
 // warnings. If changedOnly is set, it omits the settings that are unset and have their default values. It
 // ignores write errors.
-func (c *Config) Write(w io.Writer, changedOnly bool) {
+func (c *Config) Write(w io.Writer, changedOnly bool, warnings []string) {
 	const widest = 40 // characters; a longer value does not determine the column width
 	settings := c.settingsToWrite(changedOnly)
 	names, values := 0, 0
@@ -110,7 +109,7 @@ func (c *Config) Write(w io.Writer, changedOnly bool) {
 		}
 		fmt.Fprintf(&text, "%-*s  %-*s  %s\n", names, s.Name, values, s.Value, source)
 	}
-	for i, warning := range c.Warnings() {
+	for i, warning := range warnings {
 		if i == 0 {
 			text.WriteByte('\n')
 		}
@@ -121,9 +120,9 @@ func (c *Config) Write(w io.Writer, changedOnly bool) {
 
 // WriteJSON writes a JSON object with the arrays settings and warnings. If changedOnly is set, it omits the
 // same settings as Write. It ignores write errors.
-func (c *Config) WriteJSON(w io.Writer, changedOnly bool) {
+func (c *Config) WriteJSON(w io.Writer, changedOnly bool, warnings []string) {
 	_ = message.JSON(w, struct {
 		Settings []Setting `json:"settings"`
 		Warnings []string  `json:"warnings"`
-	}{c.settingsToWrite(changedOnly), append([]string{}, c.Warnings()...)})
+	}{c.settingsToWrite(changedOnly), append([]string{}, warnings...)})
 }

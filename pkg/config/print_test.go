@@ -69,7 +69,7 @@ func TestSettingsHideSecrets(t *testing.T) {
 	)
 	c := readAll(t, vars)
 	var b strings.Builder
-	c.Write(&b, false)
+	c.Write(&b, false, c.Warnings())
 	for _, s := range c.Settings() {
 		b.WriteString(s.Value)
 	}
@@ -166,7 +166,7 @@ func TestReadErrorTruncatesLongValue(t *testing.T) {
 func TestWriteAppendsWarnings(t *testing.T) {
 	written := func(c *Config) string {
 		var b strings.Builder
-		c.Write(&b, false)
+		c.Write(&b, false, c.Warnings())
 		return b.String()
 	}
 	got := written(read(t, "CONTAINER_CONCURENCY", "4", "QUEUE_DEPTH", "5"))
@@ -183,7 +183,7 @@ func TestWriteAppendsWarnings(t *testing.T) {
 func TestWriteJSONContainsSettingsAndWarnings(t *testing.T) {
 	for _, c := range []*Config{Default(), read(t, "PORT", "3000", "CONTAINER_CONCURENCY", "4", "OTEL_EXPORTER_OTLP_HEADERS", "a=b", "EXCLUDE_PATHS", "/<&>")} {
 		var b strings.Builder
-		c.WriteJSON(&b, false)
+		c.WriteJSON(&b, false, c.Warnings())
 		var got struct {
 			Settings []Setting
 			Warnings []string
@@ -207,7 +207,7 @@ func TestWriteJSONContainsSettingsAndWarnings(t *testing.T) {
 func TestWriteChangedOmitsDerivedDefaults(t *testing.T) {
 	names := func(c *Config) (names []string) {
 		var b strings.Builder
-		c.WriteJSON(&b, true)
+		c.WriteJSON(&b, true, c.Warnings())
 		var got struct{ Settings []Setting }
 		harness.NoError(t, json.Unmarshal([]byte(b.String()), &got), "from", b.String())
 		if got.Settings == nil {
@@ -231,7 +231,7 @@ func TestWriteChangedOmitsDerivedDefaults(t *testing.T) {
 func TestWriteAlignsColumns(t *testing.T) {
 	c := read(t, "PORT", "3000", "SERVING_NAMESPACE", "n", "SERVING_READINESS_PROBE", `{"httpGet":{"path":"/a/long/path/to/health","port":3000}}`)
 	var b strings.Builder
-	c.Write(&b, false)
+	c.Write(&b, false, c.Warnings())
 	got := map[string][]string{}
 	for line := range strings.Lines(b.String()) {
 		fields := strings.Fields(line)
