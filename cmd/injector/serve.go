@@ -61,7 +61,7 @@ Exit codes:
 			if s.selfManaged && s.namespace == "" {
 				return errors.New("--self-managed requires --namespace or the environment variable POD_NAMESPACE")
 			}
-			return nil
+			return cli.NotNegative("linger", s.linger)
 		},
 		RunE: func(*cobra.Command, []string) error { return c.serve(s) },
 	}

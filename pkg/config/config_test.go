@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -279,16 +280,16 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"CONTAINER_CONCURRENCY", "1.5", "an integer from 0 to 1000000"},
 	{"CONTAINER_CONCURRENCY", "1000001", "an integer from 0 to 1000000"},
 	{"QUEUE_DEPTH", "-1", "an integer from 0 to 10000000"},
-	{"QUEUE_TIMEOUT_SECONDS", "-1", seconds},
+	{"QUEUE_TIMEOUT_SECONDS", "1 s", seconds},
 	{"QUEUE_TIMEOUT_SECONDS", "1.5", seconds},
-	{"REVISION_TIMEOUT_SECONDS", "-5s", seconds},
+	{"REVISION_TIMEOUT_SECONDS", "1 s", seconds},
 	{"REVISION_TIMEOUT_SECONDS", "9223372036854775807", seconds},
 	{"REVISION_TIMEOUT_SECONDS", "9223372036854775808", seconds},
 	{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "five", seconds},
 	{"REVISION_IDLE_TIMEOUT_SECONDS", "5 s", seconds},
 	{"REVISION_TIMEOUT_SCOPE", "header", "one of request, first-byte"},
 	{"CONNECT_RETRY", "500", aDuration},
-	{"CONNECT_RETRY", "-1s", aDuration},
+	{"CONNECT_RETRY", "1 s", aDuration},
 	{"CONNECT_RETRY", "2562047h", aDuration},
 	{"ENABLE_MULTI_CONTAINER_PROBES", "enabled", "true or false"},
 	{"ENABLE_HTTP2_AUTO_DETECTION", "yes", "true or false"},
@@ -300,7 +301,7 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"STATS_FORMAT", "json", "one of protobuf, prometheus"},
 	{"DRAIN_QUIET_PERIOD", "30", aDuration},
 	{"DRAIN_DEADLINE", "0s", aDuration + ", at least 1ms"},
-	{"DRAIN_MIN", "-1s", aDuration},
+	{"DRAIN_MIN", "1 s", aDuration},
 	{"MAX_HEADER_BYTES", "4095", "an integer from 4096 to 67108864"},
 	{"MAX_BODY_BYTES", "1Gi", "an integer greater than or equal to 0"},
 	{"MAX_CONNECTIONS", "-1", "an integer from 0 to 2147483647"},
@@ -326,6 +327,15 @@ func TestReadErrorListsAllowedValues(t *testing.T) {
 			t.Errorf("%s=%q:\ngot  %v\nwant %s", test.name, test.value, err, want)
 		}
 	}
+}
+
+func TestNegativeDurationIsRejected(t *testing.T) {
+	for name, value := range map[string]string{"QUEUE_TIMEOUT_SECONDS": "-1", "REVISION_TIMEOUT_SECONDS": "-5s", "CONNECT_RETRY": "-1s", "DRAIN_DEADLINE": "-1s"} {
+		_, err := Read(env(name, value))
+		harness.Equal(t, fmt.Sprint(err), fmt.Sprintf("%s: %q: must not be negative", name, value))
+	}
+	const want = `REQUEST_LOG_SLOWER_THAN: "-1s": must not be negative; using the default, 0s`
+	harness.Equal(t, read(t, "REQUEST_LOG_SLOWER_THAN", "-1s").Warnings(), []string{want})
 }
 
 func TestReadProbeErrorsNameFields(t *testing.T) {
@@ -400,7 +410,8 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 		if f.Name() != "SERVING_NAMESPACE" && isServing(f.Name()) {
 			warnings = warnings[:1] // the second warning is about ON_KNATIVE
 		}
-		want := fmt.Sprintf("%s: %q: must be %s; using the default", f.Name(), value, f.allowed())
+		used := cmp.Or(settingOf(t, c, f.Name()).Value, "which is unset")
+		want := fmt.Sprintf("%s: %q: must be %s; using the default, %s", f.Name(), value, f.allowed(), used)
 		if len(warnings) != 1 || warnings[0] != want {
 			t.Errorf("%s=%s: got warnings %q, want %q", f.Name(), value, warnings, want)
 		}

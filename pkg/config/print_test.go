@@ -132,7 +132,7 @@ func TestSettingsHideSecretsInJSONEndpoints(t *testing.T) {
 		c := read(t, "OBSERVABILITY_CONFIG", value)
 		harness.Equal(t, settingOf(t, c, "OBSERVABILITY_CONFIG").Value, want, value)
 		harness.Equal(t, c.Observability.String(), value, "value of the variable")
-		want := []string{"OBSERVABILITY_CONFIG: ***: must be a JSON object; using the default"}
+		want := []string{"OBSERVABILITY_CONFIG: ***: must be a JSON object; using the default, {}"}
 		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", "x"+value).Warnings(), want, "warnings for a value that is not JSON")
 	}
 }

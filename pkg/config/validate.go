@@ -119,8 +119,8 @@ func (in *reading) validate() {
 	in.validatePorts()
 	requested := &c.Observability.V.RequestMetrics
 	if _, port := c.metricsEndpoint(); port == 0 && requested.Protocol == "prometheus" && requested.Endpoint != "" {
-		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and an unused port from %d to 65535; using the default",
-			c.Observability.Name(), quote(redactURL(requested.Endpoint)), minMetricsPort)
+		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and an unused port from %d to 65535; using port %d",
+			c.Observability.Name(), quote(redactURL(requested.Endpoint)), minMetricsPort, c.MetricsPort.V)
 	}
 	in.warnProbeHosts()
 	in.validateConcurrency()

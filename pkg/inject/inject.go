@@ -528,8 +528,11 @@ const betaOS = "beta.kubernetes.io/os"
 func (in *injection) checkNames() error {
 	seen := map[string]bool{}
 	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {
-		if seen[c.Name] || len(validation.IsDNS1123Label(c.Name)) > 0 {
-			return refuse(Unreadable, "container name %.64q is invalid or not unique", c.Name)
+		switch {
+		case len(validation.IsDNS1123Label(c.Name)) > 0:
+			return refuse(Unreadable, "container name %.64q is invalid; want at most 63 lower case letters, digits and hyphens", c.Name)
+		case seen[c.Name]:
+			return refuse(Unreadable, "several containers have the name %q; rename all but one of them", c.Name)
 		}
 		seen[c.Name] = true
 		for _, p := range c.Ports {

@@ -283,7 +283,7 @@ func parseLock(text string) (map[string]bool, error) {
 		case name == injectOption:
 			return nil, fmt.Errorf("the option %s cannot be locked, because the API server does not call the webhook for pods with the value false", injectOption)
 		case !known || option.operator:
-			return nil, unknown("option", name, append(optionNames(), "ports", "resources"))
+			return nil, fmt.Errorf("%w; the groups are ports and resources, and 'injector options' lists the options", unknown("option", name, append(optionNames(), "ports", "resources")))
 		default:
 			all[name] = true
 		}
@@ -357,13 +357,13 @@ func settings(text string) ([]config.EnvVar, error) {
 		option, isTaken := taken[name]
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("%q: must have the form NAME=value", line)
+			return nil, fmt.Errorf("%q: must have the form NAME=value; the option contains the settings, not the name of a file", line)
 		case isTaken && option == "":
 			return nil, fmt.Errorf("the injector sets %s; remove the line", name)
 		case isTaken:
 			return nil, fmt.Errorf("%s is set with the option %s", name, option)
 		case !known[name]:
-			return nil, unknown("setting", name, slices.Collect(maps.Keys(known)))
+			return nil, fmt.Errorf("%w; docs/configuration.md lists the settings", unknown("setting", name, slices.Collect(maps.Keys(known))))
 		}
 		all = append(all, config.EnvVar{Name: name, Value: value})
 	}
@@ -496,7 +496,10 @@ func isImage(text string) error {
 
 func isQuantity(text string) error {
 	if isShortQuantity(text) == nil {
-		if q, err := resource.ParseQuantity(text); err == nil && q.Sign() >= 0 {
+		switch q, err := resource.ParseQuantity(text); {
+		case err == nil && q.Sign() < 0:
+			return fmt.Errorf("%q: must not be negative", text)
+		case err == nil:
 			return nil
 		}
 	}
