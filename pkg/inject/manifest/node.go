@@ -13,7 +13,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// Limits for a document after the expansion of its aliases. The limits are far above the size and the depth of any Kubernetes object.
+// Limits for a document after the expansion of its aliases. The limits are far above the size and the
+// depth of any Kubernetes object.
 const (
 	maxNodes = 1_000_000
 	maxDepth = 1_000
