@@ -75,7 +75,8 @@ Exit codes:
 `,
 		Example: `  injector check
   injector check -n shop -o json | jq -r '.categories[].checks[] | select(.result == "error")'`,
-		Args: cli.NoArguments(""),
+		Args:    cli.NoArguments(""),
+		PreRunE: func(*cobra.Command, []string) error { return cli.NotNegative("timeout", k.timeout) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, flag := range [][2]string{{"--kubeconfig", kubeconfig}, {"--context", kubeContext}} {
 				if flag[1] != "" {
@@ -106,7 +107,7 @@ Exit codes:
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "`file` that contains the kubeconfig")
 	flags.StringVar(&kubeContext, "context", "", "`name` of the kubeconfig context")
 	flags.DurationVar(&k.timeout, "timeout", 30*time.Second, "time limit for each request to the API server")
-	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	cli.Exclusive(cmd, "namespace", "all-namespaces")
 	return cmd
 }
 

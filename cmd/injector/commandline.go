@@ -71,15 +71,13 @@ func outputFlags(cmd *cobra.Command, f *fileFlags) {
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "report only refused objects")
 	cmd.Flags().BoolVar(&f.inPlace, "in-place", false, "write the changed files instead of the standard output")
 	cmd.Flags().StringVar(&f.outputDir, "output-dir", "", "write the files to this `directory` instead of the standard output")
-	cmd.MarkFlagsMutuallyExclusive("in-place", "output-dir")
-	cmd.MarkFlagsMutuallyExclusive("in-place", "output")
-	cmd.MarkFlagsMutuallyExclusive("output-dir", "output")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if f.inPlace && (len(f.from) == 0 || slices.Contains(f.from, "-")) {
 			return errors.New("--in-place requires -f")
 		}
 		return nil
 	}
+	cli.Exclusive(cmd, "in-place", "output-dir", "output")
 }
 
 // stepFlag adds to cmd the flag for the step of the injection.
@@ -97,7 +95,7 @@ func (c *command) optionFlags(cmd *cobra.Command) {
 		switch {
 		case o.Name == "image" && cmd.Name() == "inject":
 			usage += " (required unless --output=diff)"
-		case o.Name == "image" && cmd.Name() == "serve":
+		case o.Name == "image" && (cmd.Name() == "serve" || cmd.Name() == "policy"):
 			usage += " (required)"
 		case o.Default != "":
 			usage += " (default " + o.Default + ")"
@@ -117,6 +115,11 @@ func (c *command) optionFlags(cmd *cobra.Command) {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if c.optionsErr != nil {
 			return c.optionsErr
+		}
+		if cmd.Name() == "serve" || cmd.Name() == "policy" { // the other commands report an error for each object
+			if err := c.options.Check(); err != nil {
+				return err
+			}
 		}
 		return run(cmd, args)
 	}

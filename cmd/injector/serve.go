@@ -61,7 +61,7 @@ Exit codes:
 			if s.selfManaged && s.namespace == "" {
 				return errors.New("--self-managed requires --namespace or the environment variable POD_NAMESPACE")
 			}
-			return nil
+			return cli.NotNegative("linger", s.linger)
 		},
 		RunE: func(*cobra.Command, []string) error { return c.serve(s) },
 	}
@@ -85,9 +85,6 @@ Exit codes:
 // serve runs the webhook until it receives SIGTERM, SIGINT or SIGHUP. It then completes the open
 // reviews. It returns immediately if it receives a second signal.
 func (c *command) serve(s *serving) error {
-	if err := c.options.CheckImage(); err != nil {
-		return err
-	}
 	log := logger(c.stderr)
 	server, err := s.server(c.options, log)
 	if err != nil {

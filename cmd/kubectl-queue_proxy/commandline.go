@@ -174,7 +174,7 @@ colors.
 		PreRunE: func(*cobra.Command, []string) error {
 			switch {
 			case line.everywhere && *line.kube.Namespace != "":
-				return fmt.Errorf("--all-namespaces and --namespace are mutually exclusive")
+				return fmt.Errorf("--all-namespaces and --namespace cannot be used together")
 			case line.interval < minInterval:
 				return fmt.Errorf("--interval: %v is less than %v", line.interval, minInterval)
 			case line.window < line.interval || line.window > maxWindow:
@@ -211,12 +211,7 @@ The exit code is 0 if the pod is ready.
 `,
 		Example: `  kubectl queue-proxy why web-5d8f7c9b6-x2x7k
   kubectl queue-proxy why deployment/web -n shop -o json | jq .reason`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("got %d arguments, want the name of a pod", len(args))
-			}
-			return nil
-		},
+		Args: cli.OneArgument("the name of a pod"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.why(cmd.Context(), args[0], line)
 		},

@@ -311,8 +311,9 @@ func TestErrorsOfAPIServerArePrinted(t *testing.T) {
 	}))
 	defer server.Close()
 	writeKubeconfig(t, server.URL)
+	const rejected = "the API server rejected the credentials (401 Unauthorized); log in again, or check the user in the kubeconfig"
 	for args, want := range map[string]string{
-		"top": "list of pods: Unauthorized\ufffd[2J", "top -A": "list of pods: Unauthorized", "why web-1": "Unauthorized", "why deployment/web": "the server has asked for the client to provide credentials",
+		"top": "list of pods: " + rejected, "top -A": "list of pods: " + rejected, "why web-1": rejected, "why deployment/web": rejected,
 		"top --context=other": `context "other" does not exist`,
 	} {
 		_, stderr, code := ran(t, strings.Fields(args)...)
@@ -320,6 +321,35 @@ func TestErrorsOfAPIServerArePrinted(t *testing.T) {
 			t.Errorf("%s: got %d and %q, want 1 and %q", args, code, stderr, want)
 		}
 		wantPrintable(t, args, stderr)
+	}
+}
+
+// A proxy or another web server can respond instead of the API server.
+func TestHTMLResponseIsReported(t *testing.T) {
+	const want = "the response is an HTML page and not from a Kubernetes API server"
+	for _, status := range []int{http.StatusOK, http.StatusNotFound} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			w.WriteHeader(status)
+			fmt.Fprint(w, "<html><body>Log in</body></html>")
+		}))
+		defer server.Close()
+		writeKubeconfig(t, server.URL)
+		for _, args := range []string{"top", "why web-1"} {
+			_, stderr, code := ran(t, strings.Fields(args)...)
+			if code != 1 || !strings.Contains(stderr, want) {
+				t.Errorf("%s with status %d: got %d and %q, want 1 and %q", args, status, code, stderr, want)
+			}
+		}
+	}
+}
+
+func TestUnknownResourceTypeIsReported(t *testing.T) {
+	(&apiServer{}).install(t)
+	_, stderr, code := ran(t, "why", "deploymnet/web")
+	want := `deploymnet/web: the API server has no resource type "deploymnet"; use the name of a pod, or TYPE/NAME such as deployment/web`
+	if code != 1 || !strings.Contains(stderr, want) {
+		t.Errorf("got %d and %q, want 1 and %q", code, stderr, want)
 	}
 }
 

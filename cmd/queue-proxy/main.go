@@ -76,9 +76,9 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	switch line.command {
 	case "config":
 		if line.asJSON {
-			c.WriteJSON(stdout, line.changed)
+			c.WriteJSON(stdout, line.changed, sidecar.Warnings(c))
 		} else {
-			c.Write(stdout, line.changed)
+			c.Write(stdout, line.changed, sidecar.Warnings(c))
 		}
 		return true, nil
 	case "why":
@@ -103,7 +103,7 @@ func serve(c *config.Config) error {
 		runtime.MemProfileRate = 0 // the memory profile grows with each new stack, by megabytes under load
 	}
 	started := time.Now()
-	log, level := sidecar.NewLogger(c)
+	log, level, warnings := sidecar.NewLogger(c)
 	defer log.Sync()
 	defer zap.RedirectStdLog(log)() // net/http logs unsolicited responses there, with content that a peer controls
 	ctx, end := context.WithCancel(context.Background())
@@ -123,7 +123,7 @@ func serve(c *config.Config) error {
 		_ = log.Sync()
 		os.Exit(1)
 	}()
-	return sidecar.Run(ctx, c, sidecar.Process{Version: version, Commit: commit, Started: started, Log: log, Level: level})
+	return sidecar.Run(ctx, c, sidecar.Process{Version: version, Commit: commit, Started: started, Log: log, Level: level, Warnings: warnings})
 }
 
 // signalName returns the log field for a termination signal.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -82,7 +83,7 @@ func TestReadEmptyEnvironmentReturnsDefaults(t *testing.T) {
 			}
 		}
 		harness.Equal(t, got, want, name)
-		harness.Equal(t, c.Warnings(), nil, name, "warnings")
+		harness.Equal(t, c.Warnings(false), nil, name, "warnings")
 	}
 }
 
@@ -121,8 +122,8 @@ func TestEnvconfigErrorHidesValue(t *testing.T) {
 func TestWarningsHideSecretSettings(t *testing.T) {
 	const secret = "s3cret"
 	c := read(t, "OTEL_EXPORTER_OTLP_HEADERS", secret, "OBSERVABILITY_CONFIG", secret)
-	harness.Equal(t, len(c.Warnings()), 2, "warnings", c.Warnings())
-	if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got, secret) {
+	harness.Equal(t, len(c.Warnings(false)), 2, "warnings", c.Warnings(false))
+	if got := strings.Join(c.Warnings(false), "\n"); strings.Contains(got, secret) {
 		t.Errorf("got warnings %q, want warnings without the value", got)
 	}
 }
@@ -146,6 +147,7 @@ func TestLoadAndReadReturnSameSettings(t *testing.T) {
 			got, err := Load()
 			harness.NoError(t, err)
 			want := readAll(t, e.vars)
+			want.ownFiles = true
 			harness.Equal(t, *got, *want)
 		})
 	}
@@ -278,16 +280,16 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"CONTAINER_CONCURRENCY", "1.5", "an integer from 0 to 1000000"},
 	{"CONTAINER_CONCURRENCY", "1000001", "an integer from 0 to 1000000"},
 	{"QUEUE_DEPTH", "-1", "an integer from 0 to 10000000"},
-	{"QUEUE_TIMEOUT_SECONDS", "-1", seconds},
+	{"QUEUE_TIMEOUT_SECONDS", "1 s", seconds},
 	{"QUEUE_TIMEOUT_SECONDS", "1.5", seconds},
-	{"REVISION_TIMEOUT_SECONDS", "-5s", seconds},
+	{"REVISION_TIMEOUT_SECONDS", "1 s", seconds},
 	{"REVISION_TIMEOUT_SECONDS", "9223372036854775807", seconds},
 	{"REVISION_TIMEOUT_SECONDS", "9223372036854775808", seconds},
 	{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "five", seconds},
 	{"REVISION_IDLE_TIMEOUT_SECONDS", "5 s", seconds},
 	{"REVISION_TIMEOUT_SCOPE", "header", "one of request, first-byte"},
 	{"CONNECT_RETRY", "500", aDuration},
-	{"CONNECT_RETRY", "-1s", aDuration},
+	{"CONNECT_RETRY", "1 s", aDuration},
 	{"CONNECT_RETRY", "2562047h", aDuration},
 	{"ENABLE_MULTI_CONTAINER_PROBES", "enabled", "true or false"},
 	{"ENABLE_HTTP2_AUTO_DETECTION", "yes", "true or false"},
@@ -299,7 +301,7 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"STATS_FORMAT", "json", "one of protobuf, prometheus"},
 	{"DRAIN_QUIET_PERIOD", "30", aDuration},
 	{"DRAIN_DEADLINE", "0s", aDuration + ", at least 1ms"},
-	{"DRAIN_MIN", "-1s", aDuration},
+	{"DRAIN_MIN", "1 s", aDuration},
 	{"MAX_HEADER_BYTES", "4095", "an integer from 4096 to 67108864"},
 	{"MAX_BODY_BYTES", "1Gi", "an integer greater than or equal to 0"},
 	{"MAX_CONNECTIONS", "-1", "an integer from 0 to 2147483647"},
@@ -325,6 +327,15 @@ func TestReadErrorListsAllowedValues(t *testing.T) {
 			t.Errorf("%s=%q:\ngot  %v\nwant %s", test.name, test.value, err, want)
 		}
 	}
+}
+
+func TestNegativeDurationIsRejected(t *testing.T) {
+	for name, value := range map[string]string{"QUEUE_TIMEOUT_SECONDS": "-1", "REVISION_TIMEOUT_SECONDS": "-5s", "CONNECT_RETRY": "-1s", "DRAIN_DEADLINE": "-1s"} {
+		_, err := Read(env(name, value))
+		harness.Equal(t, fmt.Sprint(err), fmt.Sprintf("%s: %q: must not be negative", name, value))
+	}
+	const want = `REQUEST_LOG_SLOWER_THAN: "-1s": must not be negative; using the default, 0s`
+	harness.Equal(t, read(t, "REQUEST_LOG_SLOWER_THAN", "-1s").Warnings(false), []string{want})
 }
 
 func TestReadProbeErrorsNameFields(t *testing.T) {
@@ -395,11 +406,12 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 		}
 		c := read(t, f.Name(), value)
 		harness.Equal(t, settings(c), settings(readNamespace(t, f.Name())), f.Name(), "=", value)
-		warnings := c.Warnings()
+		warnings := c.Warnings(false)
 		if f.Name() != "SERVING_NAMESPACE" && isServing(f.Name()) {
 			warnings = warnings[:1] // the second warning is about ON_KNATIVE
 		}
-		want := fmt.Sprintf("%s: %q: must be %s; using the default", f.Name(), value, f.allowed())
+		used := cmp.Or(settingOf(t, c, f.Name()).Value, "which is unset")
+		want := fmt.Sprintf("%s: %q: must be %s; using the default, %s", f.Name(), value, f.allowed(), used)
 		if len(warnings) != 1 || warnings[0] != want {
 			t.Errorf("%s=%s: got warnings %q, want %q", f.Name(), value, warnings, want)
 		}
@@ -420,7 +432,7 @@ func TestReadInvalidObservabilityConfigCountsAsSet(t *testing.T) {
 		c := read(t, "SERVING_NAMESPACE", "n", "OBSERVABILITY_CONFIG", value)
 		harness.Equal(t, c.Observability.String(), "{}", value)
 		harness.Equal(t, c.RequestTimeoutScope.V, WholeRequest, value, "scope")
-		harness.Equal(t, len(c.Warnings()), 1, value, "warnings", c.Warnings())
+		harness.Equal(t, len(c.Warnings(false)), 1, value, "warnings", c.Warnings(false))
 	}
 }
 
@@ -444,7 +456,7 @@ func TestReadDetectsKnativeFromVariables(t *testing.T) {
 	for _, test := range tests {
 		c := readAll(t, test.vars)
 		harness.Equal(t, c.OnKnative.V, test.want, test.vars)
-		harness.Equal(t, len(c.Warnings()), test.warnings, test.vars, "warnings", c.Warnings())
+		harness.Equal(t, len(c.Warnings(false)), test.warnings, test.vars, "warnings", c.Warnings(false))
 	}
 }
 
@@ -516,7 +528,7 @@ func TestReadWarnsAboutProbeOfOtherHost(t *testing.T) {
 			if !reported {
 				want = nil
 			}
-			harness.Equal(t, c.Warnings(), want, field, host)
+			harness.Equal(t, c.Warnings(false), want, field, host)
 		}
 	}
 }
@@ -529,7 +541,7 @@ func TestReadIgnoresServiceLinksForPorts(t *testing.T) {
 		`USER_PORT: "udp://10.96.0.1:53": ignored, because Kubernetes set it for the Service user`,
 		`METRICS_PORT: "tcp://10.96.0.1:80": ignored, because Kubernetes set it for the Service metrics`,
 	}
-	harness.Equal(t, c.Warnings(), want, "warnings")
+	harness.Equal(t, c.Warnings(false), want, "warnings")
 }
 
 // A setting of any type can have the name of a service link.
@@ -540,7 +552,7 @@ func TestReadIgnoresServiceLinksForAllSettings(t *testing.T) {
 		for _, name := range f.names() {
 			c, err := Read(env(name, link))
 			want := fmt.Sprintf("%s: %q: ignored, because Kubernetes set it for the Service %s", name, link, linkedService(name))
-			if ignored := err == nil && slices.Contains(c.Warnings(), want); ignored != strings.HasSuffix(name, "PORT") {
+			if ignored := err == nil && slices.Contains(c.Warnings(false), want); ignored != strings.HasSuffix(name, "PORT") {
 				t.Errorf("%s: got ignored %t, %v, want a warning only for names of Service links", name, ignored, err)
 			} else if ignored {
 				links++
@@ -576,7 +588,7 @@ func TestReadWarnsAboutSettingsWithoutEffect(t *testing.T) {
 	}
 	for _, test := range tests {
 		c := readAll(t, test.vars)
-		harness.Equal(t, strings.Join(c.Warnings(), "\n"), test.want, test.vars)
+		harness.Equal(t, strings.Join(c.Warnings(false), "\n"), test.want, test.vars)
 	}
 }
 
@@ -599,8 +611,8 @@ func TestLoadWarnsAboutEmptyCertificateDirectory(t *testing.T) {
 		t.Setenv("ON_KNATIVE", test.knative)
 		c, err := Load()
 		harness.NoError(t, err)
-		harness.Equal(t, c.Warnings(), test.want, test.name, "warnings")
-		harness.Equal(t, read(t, "TLS_CERT_DIR", test.dir).Warnings(), nil, test.name, "warnings of Read, which does not access files")
+		harness.Equal(t, c.Warnings(false), test.want, test.name, "warnings")
+		harness.Equal(t, read(t, "TLS_CERT_DIR", test.dir).Warnings(false), nil, test.name, "warnings of Read, which does not access files")
 	}
 }
 
@@ -654,7 +666,7 @@ func knativeEnvironments() []environment {
 func TestReadKnativeEnvironments(t *testing.T) {
 	for _, e := range knativeEnvironments() {
 		c := readAll(t, e.vars)
-		harness.Equal(t, c.Warnings(), nil, e.name, "warnings")
+		harness.Equal(t, c.Warnings(false), nil, e.name, "warnings")
 		if !c.OnKnative.V || c.Namespace.V != "default" || c.Revision.V != "hello-00001" || c.Pod.V != "hello-00001-deployment-1" ||
 			c.PodIP.V != "10.1.2.3" || c.UserPort.V != 8080 || c.RequestTimeout.V != 5*time.Minute || len(c.Probes.V) != 1 {
 			t.Errorf("%s: got %+v, want the values of the environment", e.name, c)
@@ -681,7 +693,7 @@ func TestReadIgnoresVariablesOfOtherKnativeReleases(t *testing.T) {
 func TestReadWarnsAboutOpenCensus(t *testing.T) {
 	c := read(t, "SERVING_REQUEST_METRICS_BACKEND", "opencensus", "METRICS_COLLECTOR_ADDRESS", "collector:55678")
 	harness.Equal(t, c.MetricsNames.V, "off", "metrics")
-	if got := c.Warnings(); !slices.ContainsFunc(got, func(w string) bool { return strings.HasPrefix(w, "SERVING_REQUEST_METRICS_BACKEND") }) {
+	if got := c.Warnings(false); !slices.ContainsFunc(got, func(w string) bool { return strings.HasPrefix(w, "SERVING_REQUEST_METRICS_BACKEND") }) {
 		t.Errorf("got warnings %q, want one about SERVING_REQUEST_METRICS_BACKEND", got)
 	}
 }
@@ -700,7 +712,7 @@ func TestReadDisablesMergeForOwnPorts(t *testing.T) {
 	for value, want := range map[string]int{"9091": 0, "8012": 0, "8080": 8080, "9000": 9000} {
 		c := read(t, "METRICS_MERGE_PORT", value)
 		harness.Equal(t, c.MergePort.V, want, value)
-		harness.Equal(t, len(c.Warnings()) > 0, want == 0, value, "warned", c.Warnings())
+		harness.Equal(t, len(c.Warnings(false)) > 0, want == 0, value, "warned", c.Warnings(false))
 	}
 }
 

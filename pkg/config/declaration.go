@@ -47,9 +47,9 @@ type Config struct {
 	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used with a warning. Variables such as 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT' override the endpoint, the protocol and the headers for one signal. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
 	Unused    `section:"Ignored variables" note:"Some Knative releases set these variables. The sidecar ignores them."`
 
-	serving       bool // a SERVING_* variable is set
-	warnings      []string
-	noCertificate []string // the warning about a missing certificate; empty if there is none
+	serving  bool // a SERVING_* variable is set
+	ownFiles bool // the environment belongs to this process, and the files that it names can be checked
+	warnings []string
 }
 
 // Identity identifies the pod and its Knative objects.

@@ -49,7 +49,7 @@ func TestExampleReturnsDefaults(t *testing.T) {
 	} {
 		c := readAll(t, environ)
 		harness.Equal(t, settings(c), settings(Default()), name)
-		harness.Equal(t, c.Warnings(), nil, name, "warnings")
+		harness.Equal(t, c.Warnings(false), nil, name, "warnings")
 	}
 	harness.Equal(t, len(assignments(t, everything)), len(new(Config).fields()), "variables")
 }
@@ -59,7 +59,7 @@ func TestGuideExamplesAreValid(t *testing.T) {
 	harness.Equal(t, len(blocks), 3, "examples")
 	for _, block := range blocks {
 		c := readAll(t, assignments(t, block[1]))
-		harness.Equal(t, c.Warnings(), nil, block[1], "warnings")
+		harness.Equal(t, c.Warnings(false), nil, block[1], "warnings")
 		harness.Equal(t, c.OnKnative.V, false, block[1], "on Knative")
 	}
 }
@@ -78,7 +78,7 @@ func TestGuideShowsCurrentErrors(t *testing.T) {
 const misspeltInGuide = "QUEUE_DETPH"
 
 func TestGuideShowsCurrentWarning(t *testing.T) {
-	warnings := read(t, misspeltInGuide, "50").Warnings()
+	warnings := read(t, misspeltInGuide, "50").Warnings(false)
 	if len(warnings) != 1 || !strings.Contains(contents(t, guide), "      warning: "+warnings[0]+"\n") {
 		t.Errorf("warning %q is missing in the guide", warnings)
 	}

@@ -29,7 +29,7 @@ func TestReadMetricsEndpointFromObservabilityConfig(t *testing.T) {
 		got := read(t, c.settings...)
 		harness.Equal(t, got.MetricsHost.V, c.host, c.settings, "host")
 		harness.Equal(t, got.MetricsPort.V, c.port, c.settings, "port")
-		harness.Equal(t, got.Warnings(), nil, c.settings, "warnings")
+		harness.Equal(t, got.Warnings(false), nil, c.settings, "warnings")
 	}
 }
 
@@ -39,6 +39,6 @@ func TestReadInvalidMetricsEndpointUsesDefault(t *testing.T) {
 		c := read(t, "OBSERVABILITY_CONFIG", prometheusAt(endpoint))
 		harness.Equal(t, c.MetricsPort.V, 9091, endpoint, "port")
 		harness.Equal(t, c.MetricsHost.V, "", endpoint, "host")
-		harness.Contains(t, strings.Join(c.Warnings(), "\n"), "requestMetrics.endpoint", endpoint, "warnings")
+		harness.Contains(t, strings.Join(c.Warnings(false), "\n"), "requestMetrics.endpoint", endpoint, "warnings")
 	}
 }

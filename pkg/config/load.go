@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -17,8 +18,7 @@ type EnvVar struct{ Name, Value string }
 
 // Load reads the environment of this process. The error contains one line for each value that is not
 // allowed, with the variable, the quoted value, and the allowed values. Load does not read the files that
-// the settings name, but it adds a warning to [Config.Warnings] if the certificate directory contains no
-// certificate.
+// the settings name.
 func Load() (*Config, error) {
 	var environ []EnvVar
 	for _, v := range os.Environ() {
@@ -29,7 +29,7 @@ func Load() (*Config, error) {
 	if err := envconfig.Process("", in.c); err != nil {
 		return nil, withoutValue(err)
 	}
-	in.ownFiles = true
+	in.c.ownFiles = true
 	return in.finish()
 }
 
@@ -68,7 +68,6 @@ type reading struct {
 	sections []section
 	fields   []*field          // fields that have an effect
 	values   map[string]string // environment
-	ownFiles bool              // the environment belongs to this process, and the files that it names can be checked
 	problems Errors
 }
 
@@ -98,11 +97,16 @@ func (in *reading) finish() (*Config, error) {
 				f.decode(name, text)
 			}
 		}
-		in.c.warnings = append(in.c.warnings, f.warnings...)
 		in.problems = append(in.problems, f.problems...)
 	}
-	in.warnMisspelled()
 	in.c.derive()
+	for _, f := range in.fields {
+		for _, problem := range f.replaced { // the default can depend on other settings
+			in.warn("%s; using the default, %s", problem, cmp.Or(shown(f), "which is unset"))
+		}
+		in.c.warnings = append(in.c.warnings, f.warnings...)
+	}
+	in.warnMisspelled()
 	in.validate()
 	if len(in.problems) > 0 {
 		return nil, in.problems
@@ -150,9 +154,10 @@ type field struct {
 	config   *Config
 	name     string
 	tag      reflect.StructTag
-	soft     bool   // an invalid value is replaced with the default (docs/promises.md 3.9)
-	set      bool   // the environment contains the variable, and it is not empty
-	problems Errors // errors about an invalid value
+	soft     bool     // an invalid value is replaced with the default (docs/promises.md 3.9)
+	set      bool     // the environment contains the variable, and it is not empty
+	problems Errors   // errors about an invalid value
+	replaced []string // errors about a value that is replaced with the default
 	warnings []string
 }
 
@@ -181,10 +186,16 @@ func (f *field) decode(name, text string) {
 		for _, err := range several.Unwrap() {
 			f.problems = append(f.problems, Error{name, err.Error()})
 		}
-	case f.soft:
-		f.warn("%s: %s: must be %s; using the default", name, f.quote(text), f.allowed())
 	default:
-		f.problems = Errors{{name, f.quote(text) + ": must be " + f.allowed()}}
+		problem := f.quote(text) + ": must be " + f.allowed()
+		if errors.Is(err, errNegative) {
+			problem = f.quote(text) + ": " + err.Error()
+		}
+		if f.soft {
+			f.replaced = append(f.replaced, name+": "+problem)
+		} else {
+			f.problems = Errors{{name, problem}}
+		}
 	}
 }
 

@@ -35,9 +35,9 @@ func TestReadSuggestsNameForMisspelledVariable(t *testing.T) {
 	} {
 		c := read(t, name, "s3cret")
 		want := []string{name + ": unknown variable ignored; did you mean " + meant + "?"}
-		harness.Equal(t, c.Warnings(), want, name, "warnings")
+		harness.Equal(t, c.Warnings(false), want, name, "warnings")
 		harness.Equal(t, settings(c), settings(Default()), name)
-		harness.Equal(t, read(t, name, "").Warnings(), nil, name, "without a value: warnings")
+		harness.Equal(t, read(t, name, "").Warnings(false), nil, name, "without a value: warnings")
 	}
 }
 
@@ -72,7 +72,7 @@ func TestReadAcceptsVariablesOfOtherPrograms(t *testing.T) {
 		OTEL_METRICS_EXPORTER OTEL_METRIC_EXPORT_TIMEOUT OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT OTEL_SPAN_EVENT_COUNT_LIMIT OTEL_SPAN_LINK_COUNT_LIMIT
 		OTEL_TRACES_EXPORTER OTEL_NODE_RESOURCE_DETECTORS OTEL_RESOURCE_ATTRIBUTES_NODE_NAME OTEL_RESOURCE_ATTRIBUTES_POD_NAME`)
 	for _, name := range others {
-		harness.Equal(t, read(t, name, "3000").Warnings(), nil, name, "warnings")
+		harness.Equal(t, read(t, name, "3000").Warnings(false), nil, name, "warnings")
 	}
 }
 
@@ -89,7 +89,7 @@ func TestReadAcceptsServiceLinks(t *testing.T) {
 				vars = append(vars, EnvVar{name, value})
 			}
 		}
-		harness.Equal(t, readAll(t, vars).Warnings(), nil, service, "warnings")
+		harness.Equal(t, readAll(t, vars).Warnings(false), nil, service, "warnings")
 	}
 }
 
@@ -103,7 +103,7 @@ func TestReadDetectsOneMisspellingInAnyName(t *testing.T) {
 					continue
 				}
 				c := read(t, name, "1")
-				if got := c.Warnings(); len(got) != 1 || !strings.Contains(got[0], "did you mean") {
+				if got := c.Warnings(false); len(got) != 1 || !strings.Contains(got[0], "did you mean") {
 					t.Errorf("%s: got warnings %q, want a warning that suggests %s", name, got, known)
 				}
 			}
@@ -123,5 +123,5 @@ func TestLoadSortsMisspelledVariables(t *testing.T) {
 		"CONTAINER_CONCURENCY: unknown variable ignored; did you mean CONTAINER_CONCURRENCY?",
 		"QUEUE_DETPH: unknown variable ignored; did you mean QUEUE_DEPTH?",
 	}
-	harness.Equal(t, c.Warnings(), want, "warnings")
+	harness.Equal(t, c.Warnings(false), want, "warnings")
 }

@@ -64,12 +64,15 @@ func (c *Config) Values() iter.Seq2[string, string] {
 // Warnings returns one message for each variable that is probably misspelled, has no effect, or has a
 // value that was ignored or changed.
 //
-// The warning about a missing certificate is the first warning, because queue-proxy why can omit the last warnings.
-func (c *Config) Warnings() []string { return slices.Concat(c.noCertificate, c.warnings) }
-
-// WarningsWithTLS returns the warnings except the warning about a missing certificate, which does not apply after a
-// certificate is created.
-func (c *Config) WarningsWithTLS() []string { return slices.Clone(c.warnings) }
+// If c was returned by [Load] and hasCertificate is false, Warnings checks whether the certificate directory contains a
+// certificate. The warning about a missing certificate is the first one, because queue-proxy why can omit the last
+// warnings.
+func (c *Config) Warnings(hasCertificate bool) []string {
+	if hasCertificate {
+		return slices.Clone(c.warnings)
+	}
+	return slices.Concat(c.noCertificate(), c.warnings)
+}
 
 // settingsToWrite returns all settings. If changedOnly is set, it omits a setting if its value is not from
 // the environment and is equal to the value in [Default].
@@ -87,10 +90,10 @@ func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 	return changed
 }
 
-// Write writes a table with the name, the value and the source of each setting, followed by the
+// Write writes a table with the name, the value and the source of each setting, followed by
 // warnings. If changedOnly is set, it omits the settings that are unset and have their default values. It
 // ignores write errors.
-func (c *Config) Write(w io.Writer, changedOnly bool) {
+func (c *Config) Write(w io.Writer, changedOnly bool, warnings []string) {
 	const widest = 40 // characters; a longer value does not determine the column width
 	settings := c.settingsToWrite(changedOnly)
 	names, values := 0, 0
@@ -112,7 +115,7 @@ func (c *Config) Write(w io.Writer, changedOnly bool) {
 		}
 		fmt.Fprintf(&text, "%-*s  %-*s  %s\n", names, s.Name, values, s.Value, source)
 	}
-	for i, warning := range c.Warnings() {
+	for i, warning := range warnings {
 		if i == 0 {
 			text.WriteByte('\n')
 		}
@@ -123,9 +126,9 @@ func (c *Config) Write(w io.Writer, changedOnly bool) {
 
 // WriteJSON writes a JSON object with the arrays settings and warnings. If changedOnly is set, it omits the
 // same settings as Write. It ignores write errors.
-func (c *Config) WriteJSON(w io.Writer, changedOnly bool) {
+func (c *Config) WriteJSON(w io.Writer, changedOnly bool, warnings []string) {
 	_ = message.JSON(w, struct {
 		Settings []Setting `json:"settings"`
 		Warnings []string  `json:"warnings"`
-	}{c.settingsToWrite(changedOnly), append([]string{}, c.Warnings()...)})
+	}{c.settingsToWrite(changedOnly), append([]string{}, warnings...)})
 }

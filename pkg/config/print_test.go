@@ -69,7 +69,7 @@ func TestSettingsHideSecrets(t *testing.T) {
 	)
 	c := readAll(t, vars)
 	var b strings.Builder
-	c.Write(&b, false)
+	c.Write(&b, false, c.Warnings(false))
 	for _, s := range c.Settings() {
 		b.WriteString(s.Value)
 	}
@@ -132,8 +132,8 @@ func TestSettingsHideSecretsInJSONEndpoints(t *testing.T) {
 		c := read(t, "OBSERVABILITY_CONFIG", value)
 		harness.Equal(t, settingOf(t, c, "OBSERVABILITY_CONFIG").Value, want, value)
 		harness.Equal(t, c.Observability.String(), value, "value of the variable")
-		want := []string{"OBSERVABILITY_CONFIG: ***: must be a JSON object; using the default"}
-		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", "x"+value).Warnings(), want, "warnings for a value that is not JSON")
+		want := []string{"OBSERVABILITY_CONFIG: ***: must be a JSON object; using the default, {}"}
+		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", "x"+value).Warnings(false), want, "warnings for a value that is not JSON")
 	}
 }
 
@@ -165,14 +165,18 @@ func TestReadErrorTruncatesLongValue(t *testing.T) {
 
 // The output of queue-proxy why can omit the last warnings.
 func TestWarningAboutCertificateIsFirst(t *testing.T) {
-	c := Config{warnings: []string{"b"}, noCertificate: []string{"a"}}
-	harness.Equal(t, c.Warnings(), []string{"a", "b"})
+	c := read(t, "TLS_CERT_DIR", t.TempDir(), "QUEUE_DEPTH", "5")
+	c.ownFiles = true
+	if got := c.Warnings(false); len(got) != 2 || !strings.HasPrefix(got[0], "TLS_CERT_DIR") {
+		t.Errorf("got warnings %q, want two, and the first one about TLS_CERT_DIR", got)
+	}
+	harness.Equal(t, len(c.Warnings(true)), 1, "warnings with a certificate")
 }
 
 func TestWriteAppendsWarnings(t *testing.T) {
 	written := func(c *Config) string {
 		var b strings.Builder
-		c.Write(&b, false)
+		c.Write(&b, false, c.Warnings(false))
 		return b.String()
 	}
 	got := written(read(t, "CONTAINER_CONCURENCY", "4", "QUEUE_DEPTH", "5"))
@@ -189,14 +193,14 @@ func TestWriteAppendsWarnings(t *testing.T) {
 func TestWriteJSONContainsSettingsAndWarnings(t *testing.T) {
 	for _, c := range []*Config{Default(), read(t, "PORT", "3000", "CONTAINER_CONCURENCY", "4", "OTEL_EXPORTER_OTLP_HEADERS", "a=b", "EXCLUDE_PATHS", "/<&>")} {
 		var b strings.Builder
-		c.WriteJSON(&b, false)
+		c.WriteJSON(&b, false, c.Warnings(false))
 		var got struct {
 			Settings []Setting
 			Warnings []string
 		}
 		harness.NoError(t, json.Unmarshal([]byte(b.String()), &got), "from", b.String())
 		harness.Equal(t, got.Settings, c.Settings(), "settings")
-		if want := c.Warnings(); !slices.Equal(got.Warnings, want) || got.Warnings == nil {
+		if want := c.Warnings(false); !slices.Equal(got.Warnings, want) || got.Warnings == nil {
 			t.Errorf("got warnings %#v, want %q, and an empty array without warnings", got.Warnings, want)
 		}
 		for line := range strings.Lines(b.String()) {
@@ -213,7 +217,7 @@ func TestWriteJSONContainsSettingsAndWarnings(t *testing.T) {
 func TestWriteChangedOmitsDerivedDefaults(t *testing.T) {
 	names := func(c *Config) (names []string) {
 		var b strings.Builder
-		c.WriteJSON(&b, true)
+		c.WriteJSON(&b, true, c.Warnings(false))
 		var got struct{ Settings []Setting }
 		harness.NoError(t, json.Unmarshal([]byte(b.String()), &got), "from", b.String())
 		if got.Settings == nil {
@@ -237,7 +241,7 @@ func TestWriteChangedOmitsDerivedDefaults(t *testing.T) {
 func TestWriteAlignsColumns(t *testing.T) {
 	c := read(t, "PORT", "3000", "SERVING_NAMESPACE", "n", "SERVING_READINESS_PROBE", `{"httpGet":{"path":"/a/long/path/to/health","port":3000}}`)
 	var b strings.Builder
-	c.Write(&b, false)
+	c.Write(&b, false, c.Warnings(false))
 	got := map[string][]string{}
 	for line := range strings.Lines(b.String()) {
 		fields := strings.Fields(line)

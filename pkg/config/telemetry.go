@@ -55,7 +55,7 @@ func (o *Observability) parse(text string) error {
 	}
 	o.V = ObservabilityConfig{text: text}
 	if err := json.Unmarshal([]byte(text), &o.V); err != nil { // members with the correct type are set even if Unmarshal returns an error
-		o.warn("%s; using the default", describeType(err))
+		o.warn("%s; the member is ignored", describeType(err))
 	}
 	return nil
 }

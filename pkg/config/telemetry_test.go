@@ -26,19 +26,19 @@ func TestReadOTelHeadersAndAttributes(t *testing.T) {
 		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "bad name" is not a valid header field and is ignored`,
 		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "x-bad" is not a valid header field and is ignored`,
 	}
-	harness.Equal(t, c.Warnings(), want, "warnings")
+	harness.Equal(t, c.Warnings(false), want, "warnings")
 }
 
 func TestReadInvalidOTelSettingUsesDefault(t *testing.T) {
 	for name, c := range map[string]struct{ value, want string }{
 		"OTEL_EXPORTER_OTLP_HEADERS": {"s3cret", "entry 1 is not name=value; all header fields are ignored"},
 		"OTEL_RESOURCE_ATTRIBUTES":   {"a=%zz", `the value of "a" is not percent-encoded; all attributes are ignored`},
-		"OTEL_TRACES_SAMPLER":        {"xray", `"xray": must be one of always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, parentbased_traceidratio; using the default`},
-		"OTEL_TRACES_SAMPLER_ARG":    {"2", `"2": must be a number from 0 to 1; using the default`},
+		"OTEL_TRACES_SAMPLER":        {"xray", `"xray": must be one of always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, parentbased_traceidratio; using the default, which is unset`},
+		"OTEL_TRACES_SAMPLER_ARG":    {"2", `"2": must be a number from 0 to 1; using the default, which is unset`},
 		"OTEL_PROPAGATORS":           {"tracecontext,jaeger", `"jaeger" is not supported; the header fields of this format are forwarded unchanged`},
 	} {
 		got := read(t, name, c.value)
-		harness.Equal(t, got.Warnings(), []string{name + ": " + c.want}, name, "=", c.value, "warnings")
+		harness.Equal(t, got.Warnings(false), []string{name + ": " + c.want}, name, "=", c.value, "warnings")
 		if h, a := got.OTel.Traces().Header, got.OTel.ResourceAttributes.V; len(h)+len(a) > 0 || got.OTel.Sampler.V != "" || got.OTel.SamplerArg.V != nil {
 			t.Errorf("%s=%s: got %v, %v, %q, %v, want no values", name, c.value, h, a, got.OTel.Sampler.V, got.OTel.SamplerArg.V)
 		}
@@ -48,7 +48,7 @@ func TestReadInvalidOTelSettingUsesDefault(t *testing.T) {
 // A member with the wrong type does not affect the other members.
 func TestReadObservabilityConfigReportsWrongType(t *testing.T) {
 	c := read(t, "OBSERVABILITY_CONFIG", `{"Tracing":{"PROTOCOL":"grpc","samplingrate":"a"},"requestMetrics":{"protocol":"none","exportInterval":5000000000},"enableRequestLog":true}`)
-	harness.Equal(t, c.Warnings(), []string{"OBSERVABILITY_CONFIG: tracing.samplingRate: got a string, want a number; using the default"}, "warnings")
+	harness.Equal(t, c.Warnings(false), []string{"OBSERVABILITY_CONFIG: tracing.samplingRate: got a string, want a number; the member is ignored"}, "warnings")
 	o := &c.Observability.V
 	if o.Tracing.Protocol != "grpc" || o.RequestMetrics.Protocol != "none" || o.RequestMetrics.ExportInterval.String() != "5s" || !o.EnableRequestLog {
 		t.Errorf("got %+v, want the values of the valid members", o)
@@ -65,7 +65,7 @@ func TestObservabilityConfigTypeErrorsUseJSONNames(t *testing.T) {
 		`{"tracing":[]}`:                             "tracing: got an array, want an object",
 		`{"tracing":{"samplingRate":{}}}`:            "tracing.samplingRate: got an object, want a number",
 	} {
-		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", value).Warnings(), []string{"OBSERVABILITY_CONFIG: " + want + "; using the default"}, value)
+		harness.Equal(t, read(t, "OBSERVABILITY_CONFIG", value).Warnings(false), []string{"OBSERVABILITY_CONFIG: " + want + "; the member is ignored"}, value)
 	}
 }
 
@@ -107,7 +107,7 @@ func FuzzHeaders(f *testing.F) {
 		}
 		for part := range strings.SplitSeq(list, ",") {
 			_, value, _ := strings.Cut(part, "=")
-			for _, warning := range c.Warnings() {
+			for _, warning := range c.Warnings(false) {
 				if len(value) > 30 && strings.Contains(warning, value) {
 					t.Errorf("%q: got warning %q, want a warning without the value", list, warning)
 				}

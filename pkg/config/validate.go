@@ -119,8 +119,8 @@ func (in *reading) validate() {
 	in.validatePorts()
 	requested := &c.Observability.V.RequestMetrics
 	if _, port := c.metricsEndpoint(); port == 0 && requested.Protocol == "prometheus" && requested.Endpoint != "" {
-		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and an unused port from %d to 65535; using the default",
-			c.Observability.Name(), quote(redactURL(requested.Endpoint)), minMetricsPort)
+		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and an unused port from %d to 65535; using port %d",
+			c.Observability.Name(), quote(redactURL(requested.Endpoint)), minMetricsPort, c.MetricsPort.V)
 	}
 	in.warnProbeHosts()
 	in.validateConcurrency()
@@ -196,27 +196,24 @@ func (in *reading) validateTLS() {
 	if !minimum.bad() && maximum.V != 0 && maximum.V < minimum.V {
 		in.problem(maximum.Name(), "%s: must be at least %s, which is %s", quote(maximum.String()), minimum.Name(), minimum)
 	}
-	if in.ownFiles {
-		in.warnNoCertificate()
-	}
 	if c.TLSCipherSuites.V != nil && minimum.V == tls.VersionTLS13 {
 		in.warn("%s: ignored because %s is %s", c.TLSCipherSuites.Name(), minimum.Name(), minimum)
 	}
 }
 
-// warnNoCertificate reports a certificate directory that contains no certificate. It ignores the default
-// directory, and all directories on Knative, because Knative mounts an empty directory if TLS is disabled.
-func (in *reading) warnNoCertificate() {
-	dir := &in.c.CertDir
-	if dir.unset() || in.c.OnKnative.V {
-		return
+// noCertificate returns a warning if the certificate directory contains no certificate, and otherwise nil. It ignores
+// the default directory, and all directories on Knative, because Knative mounts an empty directory if TLS is disabled.
+func (c *Config) noCertificate() []string {
+	dir := &c.CertDir
+	if !c.ownFiles || dir.unset() || c.OnKnative.V {
+		return nil
 	}
 	for _, file := range []string{"tls.crt", "tls.key"} {
 		if _, err := os.Stat(filepath.Join(dir.V, file)); !errors.Is(err, fs.ErrNotExist) {
-			return
+			return nil
 		}
 	}
-	in.c.noCertificate = []string{fmt.Sprintf("%s: %s: tls.crt and tls.key not found; TLS is not served", dir.Name(), quote(dir.V))}
+	return []string{fmt.Sprintf("%s: %s: tls.crt and tls.key not found; TLS is not served", dir.Name(), quote(dir.V))}
 }
 
 // warnNoEffect reports settings that have no effect because of other settings.

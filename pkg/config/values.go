@@ -78,8 +78,11 @@ type setting interface {
 	parse(text string) error // sets the value; text is not empty
 }
 
-// errNotAllowed is the error of parse for a value that is not allowed.
-var errNotAllowed = errors.New("not allowed")
+// Errors of parse for a value that is not allowed.
+var (
+	errNotAllowed = errors.New("not allowed")
+	errNegative   = errors.New("must not be negative")
+)
 
 // maxDuration is the upper limit for each duration. It prevents an overflow when durations are added to a
 // time.
@@ -151,13 +154,19 @@ func (d *Duration) allowed() string {
 
 func (d *Duration) parse(text string) error {
 	if unit := d.unit(); unit != 0 {
-		if _, err := strconv.ParseInt(text, 0, 64); err == nil {
+		if n, err := strconv.ParseInt(text, 0, 64); err == nil {
+			if n < 0 {
+				return errNegative
+			}
 			n, err := parseNumber(text, 0, int64(maxDuration/unit))
 			return d.assign(time.Duration(n)*unit, err)
 		}
 	}
 	minimum, _ := time.ParseDuration(d.field.tag.Get("min")) // 0 without the tag
 	v, err := time.ParseDuration(text)
+	if err == nil && v < 0 {
+		return errNegative
+	}
 	if err != nil || v < minimum || v > maxDuration {
 		return errNotAllowed
 	}
@@ -352,7 +361,11 @@ func (p *Probes) allowed() string {
 
 // parse needs the value of ProbeArray, which is declared before Probes and decoded first.
 func (p *Probes) parse(text string) error {
-	found, errs := probe.Parse(text, p.field.config.ProbeArray.V)
+	array := &p.field.config.ProbeArray
+	if !array.V && strings.HasPrefix(strings.TrimSpace(text), "[") {
+		return errors.Join(fmt.Errorf("an array of probes requires %s=true", array.Name()))
+	}
+	found, errs := probe.Parse(text, array.V)
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}

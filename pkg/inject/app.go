@@ -34,6 +34,32 @@ func (in *injection) warnOfUnknownNames() error {
 	return nil
 }
 
+// warnOfOtherPorts adds a warning for each Service that reaches the pod, if no Service reaches the port
+// that the port option selects. The number of warnings is limited to maxNamedServices.
+func (in *injection) warnOfOtherPorts() error {
+	if in.options.get(portOption) == "" {
+		return nil
+	}
+	var others []string
+	for r, all := range in.routes {
+		if r == (route{in.app.Name, in.port.ContainerPort}) {
+			return nil
+		}
+		for _, s := range all {
+			if nameInService(s, nil, corev1.ContainerPort{}).protocol != notForRequests {
+				others = append(others, fmt.Sprintf("Service %s sends requests to port %d of container %s, but the option %s selects port %d of container %s, so these requests bypass the sidecar",
+					s.Service, r.number, r.container, portOption, in.port.ContainerPort, in.app.Name))
+			}
+		}
+	}
+	slices.Sort(others)
+	others = slices.Compact(others)
+	for _, text := range others[:min(len(others), maxNamedServices)] {
+		in.warn("%s", text)
+	}
+	return nil
+}
+
 // checkPortName returns an error if a later container has a port with the name of the application
 // port. Kubernetes resolves a name to the first container with the name, and the sidecar is the
 // last container. Therefore, the Service would use the other container after the injection. If an

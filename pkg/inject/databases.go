@@ -116,9 +116,9 @@ func apiName(c *corev1.Container, n int32, name string) string {
 // applies reports whether the row contains a port.
 func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Contains(r.ports, n) }
 
-// sign returns the evidence for a port in a container with the image.
-func (r *imageRow) sign(c *corev1.Container) sign {
-	return sign{imageProtocols[r.kind], fmt.Sprintf("the image is %.100s (%s)", c.Image, r.reason)}
+// evidence returns the evidence for a port in a container with the image.
+func (r *imageRow) evidence(c *corev1.Container) evidence {
+	return evidence{imageProtocols[r.kind], fmt.Sprintf("the image is %.100s (%s)", c.Image, r.reason)}
 }
 
 // helperNames are names of containers that support the main container of a pod.

@@ -52,7 +52,7 @@ type candidate struct {
 	found     string        // the source of an undeclared port, or ""
 	uncertain bool          // the only evidence is a headless Service, or a Service of a pod with other ports or several containers
 	services  []ServicePort // Service ports that reach the port
-	sign      sign
+	evidence  evidence
 	requests  []string  // paths of the HTTP probes that are not health checks
 	health    bool      // the only evidence for HTTP is a health check
 	row       *imageRow // row of databases.txt that contradicts the name of the port, or nil
@@ -127,8 +127,6 @@ func (in *injection) chooseNamedPort(containers []*corev1.Container) (*candidate
 	switch {
 	case len(all) == 0 && len(containers) > 1:
 		return nil, skip(NoPort, "no container declares TCP port %s; to select a container: %s", wanted, remedy(containerOption, containers[0].Name))
-	case len(all) == 0 && err == nil && (n < 1 || n > 65535):
-		return nil, refuse(WhichPort, "port %s is not in the range 1 to 65535", wanted)
 	case len(all) == 0 && err != nil:
 		return nil, refuse(WhichPort, "container %s has no TCP port with the name %q", containers[0].Name, wanted)
 	case len(all) == 0:
@@ -382,15 +380,15 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	h, n := in.hintsOf(c), p.ContainerPort
 	named := found == "" || h.serves[n] != "" || h.flags[n].why != "" || isProbed(c, n)
 	o.used = named || len(in.pod.Containers) > 1
-	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[n]
-	o.health = h.health[n] && len(o.requests) == 0 && isProbeSign(c, p, o.sign) && h.serves[n] == ""
+	o.services, o.evidence, o.requests = in.servicesOf(c, p), in.evidenceOf(c, p), h.requests[n]
+	o.health = h.health[n] && len(o.requests) == 0 && isProbeEvidence(c, p, o.evidence) && h.serves[n] == ""
 	isHeadless := !slices.ContainsFunc(o.services, func(s ServicePort) bool { return !s.Headless })
 	o.uncertain = !named && (len(in.pod.Containers) > 1 || in.namesOtherPort(c) || len(o.services) > 0 && isHeadless)
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
 		o.helper = h.helper
 	}
-	if why := in.proxyOf(c, n); why != "" && o.sign.takesRequests() && !o.hasService() {
-		o.sign, o.proxied = sign{notForRequests, why}, true
+	if why := in.proxyOf(c, n); why != "" && o.evidence.takesRequests() && !o.hasService() {
+		o.evidence, o.proxied = evidence{notForRequests, why}, true
 	}
 	if i := slices.IndexFunc(h.rows, func(r *imageRow) bool { return r.applies(n) }); i >= 0 {
 		o.row = h.rows[i]
@@ -399,12 +397,12 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 	return o
 }
 
-// isProbeSign reports whether a sign comes from a probe of the port.
-func isProbeSign(c *corev1.Container, p corev1.ContainerPort, s sign) bool {
+// isProbeEvidence reports whether the evidence comes from a probe of the port.
+func isProbeEvidence(c *corev1.Container, p corev1.ContainerPort, s evidence) bool {
 	return slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return s.why != "" && s == byProbe(probe, c, p) })
 }
 
-// readImageRow replaces the sign of the port with the sign in its row of the image table, if the
+// readImageRow replaces the evidence of the port with the evidence in its row of the image table, if the
 // row contradicts it.
 func (c *candidate) readImageRow(h *hints) {
 	n := c.port.ContainerPort
@@ -413,12 +411,12 @@ func (c *candidate) readImageRow(h *hints) {
 	// used for TLS and no Service exposes it as port 80. A port whose name indicates HTTP is
 	// rejected only if all of its probes are health checks.
 	isTLS := c.row.kind == "tls" && (c.isGRPC() || isTLSNumber(n) && !slices.ContainsFunc(c.services, isOnPort80))
-	contradicts := c.row.ports != nil || c.sign.protocol == unknownProtocol || isTLS
+	contradicts := c.row.ports != nil || c.evidence.protocol == unknownProtocol || isTLS
 	if !contradicts && len(c.services) == 0 {
-		contradicts = c.sign.protocol != plainHTTP || byName("", c.port.Name).protocol != plainHTTP || h.health[n] && len(c.requests) == 0
+		contradicts = c.evidence.protocol != plainHTTP || byName("", c.port.Name).protocol != plainHTTP || h.health[n] && len(c.requests) == 0
 	}
-	if contradicts && c.sign.takesRequests() && !slices.ContainsFunc(c.services, func(s ServicePort) bool { return byAppProtocol("", s.AppProtocol).protocol == plainHTTP }) {
-		c.sign = c.row.sign(c.container)
+	if contradicts && c.evidence.takesRequests() && !slices.ContainsFunc(c.services, func(s ServicePort) bool { return byAppProtocol("", s.AppProtocol).protocol == plainHTTP }) {
+		c.evidence = c.row.evidence(c.container)
 	}
 }
 
@@ -432,8 +430,8 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	case len(named) > 0:
 		pool = named
 		for _, c := range all {
-			if len(c.services) == 0 && c.sign.takesRequests() {
-				c.sign = sign{notForRequests, "Service " + named[0].services[0].Service + " uses another port"}
+			if len(c.services) == 0 && c.evidence.takesRequests() {
+				c.evidence = evidence{notForRequests, "Service " + named[0].services[0].Service + " uses another port"}
 			}
 		}
 	case in.noTCP != "":
@@ -443,14 +441,14 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	default:
 		ignoreWeakPorts(all)
 	}
-	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
-	isStore := func(c *candidate) bool { return c.sign.protocol == notHTTP && (len(named) == 0 || in.isStore(c)) }
+	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.evidence.takesRequests() })
+	isStore := func(c *candidate) bool { return c.evidence.protocol == notHTTP && (len(named) == 0 || in.isStore(c)) }
 	if slices.ContainsFunc(pool, isStore) {
 		// If the pod contains a database, a port for which there is no evidence probably belongs to
 		// a helper of the database. If a Service refers to such a port, a common port number is not
 		// sufficient evidence.
 		usable = slices.DeleteFunc(usable, func(c *candidate) bool {
-			return c.container != nil && (c.sign.protocol == unknownProtocol || len(c.services) > 0 && c.sign == byCommonNumber(c.port))
+			return c.container != nil && (c.evidence.protocol == unknownProtocol || len(c.services) > 0 && c.evidence == byCommonNumber(c.port))
 		})
 	}
 	if i := slices.IndexFunc(all, func(c *candidate) bool { return c.proxied }); i >= 0 && len(named) == 0 {
@@ -495,10 +493,10 @@ func (in *injection) noneUsable(all, named, pool []*candidate) error {
 	isHTTP := func(s ServicePort) bool { return byName("", s.Name).protocol == plainHTTP }
 	for _, c := range all {
 		i := slices.IndexFunc(c.services, isHTTP)
-		if i >= 0 && len(named) > 0 && isPeer(c.port) && !c.sign.takesRequests() {
+		if i >= 0 && len(named) > 0 && isPeer(c.port) && !c.evidence.takesRequests() {
 			in.out.Missing = "the port that receives the requests"
 			return refuse(WhichPort, "port %s of container %s has the name %s in Service %s, but %s; if the container serves HTTP requests: %s",
-				describePort(c.port), c.container.Name, c.services[i].Name, c.services[i].Service, c.sign.why, in.flagsOf(named))
+				describePort(c.port), c.container.Name, c.services[i].Name, c.services[i].Service, c.evidence.why, in.flagsOf(named))
 		}
 	}
 	return in.skipNotHTTP(pool)
@@ -537,8 +535,8 @@ func ignoreWeakPorts(all []*candidate) {
 		return
 	}
 	for _, c := range all {
-		if len(c.services) == 0 && (c.sign.protocol == unknownProtocol || c.sign == byCommonNumber(c.port)) {
-			c.sign = sign{notForRequests, "the only Service, " + all[i].services[0].Service + ", is for metrics"}
+		if len(c.services) == 0 && (c.evidence.protocol == unknownProtocol || c.evidence == byCommonNumber(c.port)) {
+			c.evidence = evidence{notForRequests, "the only Service, " + all[i].services[0].Service + ", is for metrics"}
 		}
 	}
 }
@@ -564,13 +562,13 @@ func rivals(all []*candidate) []*candidate {
 	if used := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.used }); len(used) > 0 {
 		all = used
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.sign.protocol != plainHTTP })
+	return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.evidence.protocol != plainHTTP })
 }
 
 // consoleName matches the names of ports for a console, such as minio-console.
 var consoleName = regexp.MustCompile(`(^|-)console(-|$)`)
 
-// withoutConsoles returns the ports that are not console ports, and sets the sign field of the console
+// withoutConsoles returns the ports that are not console ports, and sets the evidence field of the console
 // ports. A port is a console port if its name and a parameter such as --console-address=:9001 contain the
 // word console. If there are only console ports, withoutConsoles returns all ports and does not set the
 // field.
@@ -585,7 +583,7 @@ func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	}
 	for _, c := range all {
 		if !slices.Contains(others, c) {
-			c.sign = sign{notForRequests, "the name of the port and the name of a flag or variable contain the word console"}
+			c.evidence = evidence{notForRequests, "the name of the port and the name of a flag or variable contain the word console"}
 		}
 	}
 	return others
@@ -641,7 +639,7 @@ var preferences = []func(*candidate) bool{
 	func(c *candidate) bool { return webName.MatchString(c.port.Name) },
 	func(c *candidate) bool { return len(c.requests) > 0 },
 	func(c *candidate) bool {
-		return c.sign.protocol == plainHTTP && !c.isGRPC() && !c.health && (len(c.services) == 0 || c.sign != byCommonNumber(c.port))
+		return c.evidence.protocol == plainHTTP && !c.isGRPC() && !c.health && (len(c.services) == 0 || c.evidence != byCommonNumber(c.port))
 	},
 }
 
@@ -702,7 +700,7 @@ func (in *injection) confidence(c *candidate) Confidence {
 		return High
 	case c.row != nil || c.uncertain:
 		return Low
-	case len(c.services) > 0 && c.sign.protocol == plainHTTP, byName("", c.port.Name).protocol == plainHTTP:
+	case len(c.services) > 0 && c.evidence.protocol == plainHTTP, byName("", c.port.Name).protocol == plainHTTP:
 		return High
 	}
 	return Low
@@ -752,16 +750,16 @@ func (in *injection) reasons(c *candidate) []string {
 	if text := h.serves[c.port.ContainerPort]; text != "" && text == c.found {
 		add("%s", text)
 	}
-	for _, s := range []sign{h.probed[c.port.ContainerPort], h.bySpring(c.port.ContainerPort), h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byCommonNumber(c.port)} {
-		if s.protocol == plainHTTP && s == c.sign { // s is the strongest evidence for HTTP
+	for _, s := range []evidence{h.probed[c.port.ContainerPort], h.bySpring(c.port.ContainerPort), h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byCommonNumber(c.port)} {
+		if s.protocol == plainHTTP && s == c.evidence { // s is the strongest evidence for HTTP
 			add("%s", s.why)
 		}
 	}
 	if c.uncertain {
 		add("but container %s does not declare the port", c.container.Name)
 	}
-	if c.row != nil && c.sign.takesRequests() {
-		add("but %s", c.row.sign(c.container).why)
+	if c.row != nil && c.evidence.takesRequests() {
+		add("but %s", c.row.evidence(c.container).why)
 	}
 	return all
 }
@@ -778,10 +776,10 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 			p.Container = c.container.Name
 		}
 		switch {
-		case c == chosen || c.sign.takesRequests() && c.helper == "":
+		case c == chosen || c.evidence.takesRequests() && c.helper == "":
 			p.Confidence = in.confidence(c)
 		default:
-			p.Against = cmp.Or(c.helper, c.sign.why)
+			p.Against = cmp.Or(c.helper, c.evidence.why)
 		}
 		in.out.Ports = append(in.out.Ports, p)
 	}
@@ -792,7 +790,7 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 	if len(chosen.services) == 0 {
 		missing = append(missing, "a Service that uses the port")
 	}
-	if chosen.sign.protocol != plainHTTP || len(chosen.services) == 0 {
+	if chosen.evidence.protocol != plainHTTP || len(chosen.services) == 0 {
 		missing = append(missing, "a port name such as http")
 	}
 	if chosen.uncertain {
@@ -886,10 +884,10 @@ func byLikelihood(all []*candidate) []*candidate {
 		if len(c.services) > 0 {
 			scores[c] += 1 << 10
 		}
-		if c.sign.takesRequests() {
+		if c.evidence.takesRequests() {
 			scores[c] += 1 << 9
 		}
-		if c.sign.protocol == notForRequests {
+		if c.evidence.protocol == notForRequests {
 			scores[c] -= 1 << 11
 		}
 	}
@@ -915,16 +913,16 @@ func (in *injection) remedyOf(all []*candidate) string {
 func (in *injection) skipNotHTTP(all []*candidate) error {
 	const limit = 4
 	for _, c := range all {
-		if c.sign.takesRequests() {
-			c.sign = sign{notHTTP, "there is no evidence for HTTP on this port, and another port is not for HTTP"}
+		if c.evidence.takesRequests() {
+			c.evidence = evidence{notHTTP, "there is no evidence for HTTP on this port, and another port is not for HTTP"}
 		}
 	}
 	sorted := slices.Clone(all)
-	slices.SortStableFunc(sorted, func(a, b *candidate) int { return int(a.sign.protocol - b.sign.protocol) })
+	slices.SortStableFunc(sorted, func(a, b *candidate) int { return int(a.evidence.protocol - b.evidence.protocol) })
 	var texts []string
 	for _, c := range sorted[:min(len(sorted), limit)] {
-		is := map[protocol]string{notHTTP: "is not for HTTP", overTLS: "is for TLS", notForRequests: "is not for requests"}[c.sign.protocol]
-		texts = append(texts, fmt.Sprintf("port %s of container %s %s: %s", describePort(c.port), c.container.Name, is, c.sign.why))
+		is := map[protocol]string{notHTTP: "is not for HTTP", overTLS: "is for TLS", notForRequests: "is not for requests"}[c.evidence.protocol]
+		texts = append(texts, fmt.Sprintf("port %s of container %s %s: %s", describePort(c.port), c.container.Name, is, c.evidence.why))
 	}
 	in.out.Missing = "a port for plain HTTP requests"
 	// The port option does not select a port with a probe that uses HTTPS: see checkPlainText.

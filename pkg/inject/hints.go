@@ -18,19 +18,19 @@ import (
 
 // hints contain the evidence about the ports of a container.
 type hints struct {
-	image    sign             // evidence from the name of the image; applies to all ports
-	sleeps   sign             // set if the command of the container starts no server
-	commands sign             // evidence of a database client in the command of a probe; applies to all ports
-	probed   map[int32]sign   // ports that probe commands connect to
-	flags    map[int32]sign   // ports in flags and variables that indicate a protocol
-	serves   map[int32]string // flags and variables that contain the number of a port but do not indicate a protocol
-	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
-	flagged  bool             // a flag or a variable is the reason for pair
-	insecure bool             // a flag or a variable turns TLS off
-	consoles map[int32]bool   // ports of flags and variables whose names contain the word console
-	private  map[int32]sign   // ports that a flag or a variable binds to the loopback address, with the evidence
-	mounted  sign             // a volume contains a certificate, so a port without other evidence uses TLS
-	cert     bool             // a flag or a variable contains a certificate
+	image    evidence           // evidence from the name of the image; applies to all ports
+	sleeps   evidence           // set if the command of the container starts no server
+	commands evidence           // evidence of a database client in the command of a probe; applies to all ports
+	probed   map[int32]evidence // ports that probe commands connect to
+	flags    map[int32]evidence // ports in flags and variables that indicate a protocol
+	serves   map[int32]string   // flags and variables that contain the number of a port but do not indicate a protocol
+	pair     evidence           // a flag contains a certificate, so a port without other evidence uses TLS
+	flagged  bool               // a flag or a variable is the reason for pair
+	insecure bool               // a flag or a variable turns TLS off
+	consoles map[int32]bool     // ports of flags and variables whose names contain the word console
+	private  map[int32]evidence // ports that a flag or a variable binds to the loopback address, with the evidence
+	mounted  evidence           // a volume contains a certificate, so a port without other evidence uses TLS
+	cert     bool               // a flag or a variable contains a certificate
 	spring   spring
 
 	rows   []*imageRow // rows of databases.txt that match the image, up to the first exception
@@ -95,20 +95,20 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	if h := in.hints[c.Name]; h != nil {
 		return h
 	}
-	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]string{}, private: map[int32]sign{}, consoles: map[int32]bool{}}
+	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]evidence{}, flags: map[int32]evidence{}, serves: map[int32]string{}, private: map[int32]evidence{}, consoles: map[int32]bool{}}
 	h.rows, h.helper = rowsOf(c), helps(c, in.meta.Labels)
 	h.requests, h.health = map[int32][]string{}, map[int32]bool{}
 	in.hints[c.Name] = h
 	h.readProbes(c)
 	raw := At(in.object, "spec", "containers", c.Name)
 	if onlySleeps(raw) {
-		h.sleeps = sign{notForRequests, "the command of container " + c.Name + " only sleeps"}
+		h.sleeps = evidence{notForRequests, "the command of container " + c.Name + " only sleeps"}
 	}
 	names := namesOfServer(c)
 	parameters := h.readParameters(raw, names)
 	h.readMounts(raw, listAt(in.object, "spec", "volumes"), secretVolumes(in.object), func(dir string) bool { return isForClients(dir, parameters, names) })
 	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
-		h.pair = sign{overTLS, fmt.Sprintf("Service %s requests a certificate for its pods", in.services[i].Service)}
+		h.pair = evidence{overTLS, fmt.Sprintf("Service %s requests a certificate for its pods", in.services[i].Service)}
 	}
 	for _, p := range c.Ports {
 		h.namesTLS = h.namesTLS || overTCP(p) && (tlsName.MatchString(p.Name) || isTLSNumber(p.ContainerPort))
@@ -119,7 +119,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	possible := in.possiblePorts(c)
 	h.setSpringPort(slices.Concat(c.Ports, possible))
 	for _, n := range possible {
-		switch in.signBeforeCertificates(c, n, h).protocol {
+		switch in.evidenceBeforeCertificates(c, n, h).protocol {
 		case overTLS:
 			h.hasTLS = true
 		case unknownProtocol:
@@ -167,9 +167,9 @@ func (h *hints) readProbes(c *corev1.Container) {
 		text := strings.Join(probe.Exec.Command, " ")
 		for _, m := range localURL.FindAllStringSubmatch(text, 100) {
 			if m[1] == "https" {
-				add(h.probed, cmp.Or(m[2], "443"), probe.probeSign("HTTPS", overTLS))
+				add(h.probed, cmp.Or(m[2], "443"), probe.probeEvidence("HTTPS", overTLS))
 			} else {
-				add(h.probed, cmp.Or(m[2], "80"), probe.probeSign("HTTP", plainHTTP))
+				add(h.probed, cmp.Or(m[2], "80"), probe.probeEvidence("HTTP", plainHTTP))
 				if n, err := strconv.ParseUint(cmp.Or(m[2], "80"), 10, 16); err == nil {
 					h.addPath(int32(n), m[3])
 				}
@@ -178,9 +178,9 @@ func (h *hints) readProbes(c *corev1.Container) {
 		switch m := dialed.FindStringSubmatch(text); {
 		case m == nil || !grpcProbe.MatchString(text):
 		case dialedTLS.MatchString(text):
-			add(h.probed, m[1], probe.probeSign("gRPC over TLS", overTLS))
+			add(h.probed, m[1], probe.probeEvidence("gRPC over TLS", overTLS))
 		default:
-			add(h.probed, m[1], probe.probeSign("gRPC", plainHTTP))
+			add(h.probed, m[1], probe.probeEvidence("gRPC", plainHTTP))
 		}
 	}
 }
@@ -195,7 +195,7 @@ func (h *hints) addPath(n int32, target string) {
 }
 
 // add sets the evidence for a port. Existing evidence is only replaced if it has no protocol, or if s indicates HTTP.
-func add(all map[int32]sign, port string, s sign) {
+func add(all map[int32]evidence, port string, s evidence) {
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 {
 		return
@@ -224,7 +224,7 @@ func (h *hints) readParameters(container any, names [][]string) (all []parameter
 	}
 	h.cert = found.cert != ""
 	if h.cert && (found.key != "" || found.scheme != "") {
-		h.pair, h.flagged = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no stronger evidence for the port", found.cert)}, true
+		h.pair, h.flagged = evidence{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no stronger evidence for the port", found.cert)}, true
 	}
 	return all
 }
@@ -536,7 +536,7 @@ func allOf(words, these []string) bool {
 // If the name of the container is admin, the variable ADMIN_PORT contains the port for requests.
 func (h *hints) readListener(s parameter, container []string) {
 	if len(s.words) == 0 { // s is an address that socat receives
-		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s contains the port", s.name)})
+		add(h.flags, s.value, evidence{notHTTP, fmt.Sprintf("%.60s contains the port", s.name)})
 		return
 	}
 	for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return r == ',' || r == ';' }) {
@@ -552,9 +552,9 @@ func (h *hints) readListener(s parameter, container []string) {
 func (h *hints) readURL(scheme, port, why string) {
 	switch scheme {
 	case "https", "wss", "tls", "ssl":
-		add(h.flags, port, sign{overTLS, why})
+		add(h.flags, port, evidence{overTLS, why})
 	case "http", "ws", "h2c", "grpc":
-		add(h.flags, port, sign{plainHTTP, why})
+		add(h.flags, port, evidence{plainHTTP, why})
 	}
 }
 
@@ -574,18 +574,18 @@ func (h *hints) readAddress(s parameter, part string, container []string) {
 	switch {
 	case (own || anyOf(s.words, plainWords)) && loopback.MatchString(part):
 		if !s.variable || anyOf(s.words, bindWords) { // a variable with another name can contain the address of another container
-			add(h.private, m[1], sign{notForRequests, fmt.Sprintf("%.60s=%.60s listens on the loopback address only", s.name, part)})
+			add(h.private, m[1], evidence{notForRequests, fmt.Sprintf("%.60s=%.60s listens on the loopback address only", s.name, part)})
 		}
 	case own:
 		if err == nil {
 			h.serves[int32(n)] = why
 		}
 	case anyOf(s.words, sideWords) || slices.Equal(s.words, []string{"http", "endpoint"}): // http-endpoint is a flag of CSI drivers for metrics
-		add(h.flags, m[1], sign{notForRequests, why})
+		add(h.flags, m[1], evidence{notForRequests, why})
 	case anyOf(s.words, tlsWords) && !slices.Contains(s.words, "insecure"):
-		add(h.flags, m[1], sign{overTLS, why})
+		add(h.flags, m[1], evidence{overTLS, why})
 	case anyOf(s.words, plainWords):
-		add(h.flags, m[1], sign{plainHTTP, why})
+		add(h.flags, m[1], evidence{plainHTTP, why})
 	}
 }
 
@@ -679,26 +679,26 @@ func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool
 			if calls++; calls <= maxClientMounts && isForClients(dir) {
 				continue
 			}
-			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", dir)}
+			h.mounted = evidence{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", dir)}
 		}
 	}
 }
 
-// encrypted returns s, which is the sign of a port name. The exception is the name grpc,
+// encrypted returns s, which is the evidence of a port name. The exception is the name grpc,
 // which does not mean plain text: if the container has a certificate and no port for TLS,
-// the result is the sign of the certificate.
-func (h *hints) encrypted(name string, s sign) sign {
+// the result is the evidence of the certificate.
+func (h *hints) encrypted(name string, s evidence) evidence {
 	if !strings.HasPrefix(name, "grpc") || s.protocol != plainHTTP || h.namesTLS {
 		return s
 	}
 	return firstOf(h.pair, h.mounted, s)
 }
 
-// byCertificate returns the sign of a certificate for a port. A certificate is evidence only if the
+// byCertificate returns the evidence of a certificate for a port. A certificate is evidence only if the
 // container has no other port without evidence, and no port that is known to use TLS.
-func (h *hints) byCertificate(p corev1.ContainerPort) sign {
+func (h *hints) byCertificate(p corev1.ContainerPort) evidence {
 	if h.hasTLS || h.namesTLS || slices.ContainsFunc(h.undecided, func(n int32) bool { return n != p.ContainerPort }) {
-		return sign{}
+		return evidence{}
 	}
 	return firstOf(h.pair, h.mounted)
 }

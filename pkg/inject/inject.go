@@ -234,6 +234,7 @@ func (in *injection) run(opts Options) error {
 		in.checkPod,
 		in.chooseApp,
 		in.warnOfUnknownNames,
+		in.warnOfOtherPorts,
 		in.checkPortName,
 		in.checkPlainText,
 		in.warnOfPodAddress,
@@ -452,25 +453,29 @@ func hasContainer(pod corev1.PodSpec, name string) bool {
 }
 
 func (in *injection) readOptions(opts Options) error {
-	if key, name, found := opts.lockedAnnotation(in.meta.Annotations); found {
-		return refuse(Locked, "annotation %s: the option %s is locked in the injector; remove the annotation", key, name)
-	}
 	if all := opts.locked(); len(all) > 0 {
 		in.note("annotations cannot set the locked options %s", strings.Join(all, ", "))
 	}
-	var err error
-	if in.options, err = opts.with(in.meta.Annotations); err != nil {
-		return refuse(BadOption, "%v", err)
+	reason := BadOption
+	problems := opts.lockedAnnotations(in.meta.Annotations)
+	if len(problems) > 0 {
+		reason = Locked
 	}
+	var invalid []error
+	in.options, invalid = opts.with(in.meta.Annotations)
+	problems = append(problems, invalid...)
 	if value := in.meta.Labels[Prefix+injectOption]; value != "" {
 		if err := isBoolean(value); err != nil {
-			return refuse(BadOption, "label %s%s: %v", Prefix, injectOption, err)
+			problems = append(problems, fmt.Errorf("label %s%s: %w", Prefix, injectOption, err))
 		}
 	}
-	for key := range in.meta.Labels {
+	for _, key := range slices.Sorted(maps.Keys(in.meta.Labels)) {
 		if strings.HasPrefix(key, Prefix) && key != Prefix+injectOption {
-			return refuse(BadOption, "%v", unknown("label", key, []string{Prefix + injectOption}))
+			problems = append(problems, unknown("label", key, []string{Prefix + injectOption}))
 		}
+	}
+	if len(problems) > 0 {
+		return refuse(reason, "%s", strings.ReplaceAll(errors.Join(problems...).Error(), "\n", "; "))
 	}
 	if text := in.options.get(injectOption); isFalse(text) {
 		return skip(OptedOut, "the option %s is %s", injectOption, text)
@@ -523,8 +528,11 @@ const betaOS = "beta.kubernetes.io/os"
 func (in *injection) checkNames() error {
 	seen := map[string]bool{}
 	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {
-		if seen[c.Name] || len(validation.IsDNS1123Label(c.Name)) > 0 {
-			return refuse(Unreadable, "container name %.64q is invalid or not unique", c.Name)
+		switch {
+		case len(validation.IsDNS1123Label(c.Name)) > 0:
+			return refuse(Unreadable, "container name %.64q is invalid; want at most 63 lower case letters, digits and hyphens", c.Name)
+		case seen[c.Name]:
+			return refuse(Unreadable, "several containers have the name %q; rename all but one of them", c.Name)
 		}
 		seen[c.Name] = true
 		for _, p := range c.Ports {

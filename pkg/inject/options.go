@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/message"
@@ -100,14 +101,14 @@ func allOptions() []Option {
 			Text: "With `false`, the pod is not injected. The webhook uses the label."},
 		{Name: containerOption,
 			Text: "The container that receives the requests. Required if several containers are possible."},
-		{Name: portOption,
+		{Name: portOption, check: isPortOrName,
 			Text: "The name or number of the port for requests. Required if several ports are possible, or if there is no evidence for HTTP."},
 		{Name: sureOption, Default: anyConfidence, check: isOneOf(string(High), anyConfidence),
 			Text: "The required confidence of the port. `high` refuses pods with low confidence."},
 		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
 			Text: "`sidecar` adds a container. `native` adds an init container that keeps running (Kubernetes 1.29), which jobs require."},
 		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,
-			Text: "The image of the sidecar. `inject` and `serve` require an image."},
+			Text: "The image of the sidecar. `inject`, `serve` and `policy` require an image."},
 		{Name: pullOption, check: isOneOf("Always", "IfNotPresent", "Never"),
 			Text: "The pull policy of the image."},
 
@@ -193,9 +194,9 @@ func FromEnv(environ []string) (Options, error) {
 	return o, nil
 }
 
-// with returns a copy of o with the options in the annotations of a pod. Annotations override o.
-// Errors contain the key of the annotation.
-func (o Options) with(annotations map[string]string) (Options, error) {
+// with returns a copy of o with the options in the annotations of a pod. Annotations override o. problems contains an
+// error with the key of the annotation for each invalid annotation.
+func (o Options) with(annotations map[string]string) (_ Options, problems []error) {
 	all := Options{}
 	maps.Copy(all, o)
 	for _, option := range table {
@@ -208,13 +209,13 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 				value = strings.NewReplacer("Enabled", "true", "Disabled", "false").Replace(value)
 			}
 			if err := option.validate(value); err != nil {
-				return nil, fmt.Errorf("annotation %s: %w", key, err)
+				problems = append(problems, fmt.Errorf("annotation %s: %w", key, err))
 			}
 			all[option.Name] = value
 			break
 		}
-		if err := option.validate(all[option.Name]); err != nil {
-			return nil, fmt.Errorf("%s: %w", option.Name, err)
+		if err := option.validate(o[option.Name]); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", option.Name, err))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
@@ -223,10 +224,10 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 			continue
 		}
 		if option, known := find(name); !known || option.operator {
-			return nil, unknown("annotation", key, called(Option.Annotation))
+			problems = append(problems, unknown("annotation", key, called(Option.Annotation)))
 		}
 	}
-	return all, nil
+	return all, problems
 }
 
 // Annotations returns the keys of all annotations that set the option, in order of precedence.
@@ -249,18 +250,17 @@ func (o Options) locked() []string {
 	return all
 }
 
-// lockedAnnotation returns the first annotation that sets a locked option, and the name of the
-// option. found is false if there is none.
-func (o Options) lockedAnnotation(annotations map[string]string) (key, name string, found bool) {
+// lockedAnnotations returns an error for each annotation that sets a locked option.
+func (o Options) lockedAnnotations(annotations map[string]string) (problems []error) {
 	for _, name := range o.locked() {
 		option, _ := find(name)
 		for _, key := range option.Annotations() {
 			if annotations[key] != "" {
-				return key, name, true
+				problems = append(problems, fmt.Errorf("annotation %s: the option %s is locked in the injector; remove the annotation", key, name))
 			}
 		}
 	}
-	return "", "", false
+	return problems
 }
 
 // parseLock parses the value of the lock option.
@@ -283,7 +283,7 @@ func parseLock(text string) (map[string]bool, error) {
 		case name == injectOption:
 			return nil, fmt.Errorf("the option %s cannot be locked, because the API server does not call the webhook for pods with the value false", injectOption)
 		case !known || option.operator:
-			return nil, unknown("option", name, append(optionNames(), "ports", "resources"))
+			return nil, fmt.Errorf("%w; the groups are ports and resources, and 'injector options' lists the options", unknown("option", name, append(optionNames(), "ports", "resources")))
 		default:
 			all[name] = true
 		}
@@ -357,13 +357,13 @@ func settings(text string) ([]config.EnvVar, error) {
 		option, isTaken := taken[name]
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("%q: must have the form NAME=value", line)
+			return nil, fmt.Errorf("%q: must have the form NAME=value; the option contains the settings, not the name of a file", line)
 		case isTaken && option == "":
 			return nil, fmt.Errorf("the injector sets %s; remove the line", name)
 		case isTaken:
 			return nil, fmt.Errorf("%s is set with the option %s", name, option)
 		case !known[name]:
-			return nil, unknown("setting", name, slices.Collect(maps.Keys(known)))
+			return nil, fmt.Errorf("%w; docs/configuration.md lists the settings", unknown("setting", name, slices.Collect(maps.Keys(known))))
 		}
 		all = append(all, config.EnvVar{Name: name, Value: value})
 	}
@@ -386,6 +386,33 @@ func (o Options) CheckImage() error {
 		return errZeroDigest
 	}
 	return nil
+}
+
+// Check returns an error if no pod can be injected with the options, because the image is missing, or because
+// options contradict each other. Set validates each option without the others.
+func (o Options) Check() error {
+	if err := o.CheckImage(); err != nil {
+		return err
+	}
+	if out := injectSample(o); out.Verdict == Refused {
+		return errors.New(out.Text)
+	}
+	return nil
+}
+
+// injectSample injects a pod without options and with one container, which uses a port that is different from the
+// ports of the sidecar.
+func injectSample(opts Options) Outcome {
+	free := 1
+	for slices.ContainsFunc(defaultPorts, func(u defaultPort) bool { return opts[u.option] == strconv.Itoa(free) }) {
+		free++
+	}
+	opts = maps.Clone(opts)
+	delete(opts, containerOption)
+	opts[portOption] = strconv.Itoa(free)
+	return Inject(map[string]any{"metadata": map[string]any{}, "spec": map[string]any{
+		"containers": []any{map[string]any{"name": "app"}},
+	}}, opts)
 }
 
 // variableOf returns the environment variable that an option sets.
@@ -430,6 +457,13 @@ func isPort(text string) error {
 	return nil
 }
 
+func isPortOrName(text string) error {
+	if isPort(text) != nil && len(validation.IsValidPortName(text)) > 0 {
+		return fmt.Errorf("%.64q: must be the name of a port, or a number from 1 to 65535", text)
+	}
+	return nil
+}
+
 func isOneOf(words ...string) func(string) error {
 	return func(text string) error {
 		if !slices.Contains(words, text) {
@@ -462,7 +496,10 @@ func isImage(text string) error {
 
 func isQuantity(text string) error {
 	if isShortQuantity(text) == nil {
-		if q, err := resource.ParseQuantity(text); err == nil && q.Sign() >= 0 {
+		switch q, err := resource.ParseQuantity(text); {
+		case err == nil && q.Sign() < 0:
+			return fmt.Errorf("%q: must not be negative", text)
+		case err == nil:
 			return nil
 		}
 	}

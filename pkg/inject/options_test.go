@@ -81,8 +81,8 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 		{"settings", "USER_PORT=1", `USER_PORT is set with the option port`},
 		{"settings", "QUEUE_DEPTH=1", `QUEUE_DEPTH is set with the option queue-depth`},
 		{"settings", "ON_KNATIVE=true", `the injector sets ON_KNATIVE; remove the line`},
-		{"settings", "CONNECT_RETRI=1s", `unknown setting "CONNECT_RETRI": did you mean "CONNECT_RETRY"?`},
-		{"settings", "what", `"what": must have the form NAME=value`},
+		{"settings", "CONNECT_RETRI=1s", `unknown setting "CONNECT_RETRI": did you mean "CONNECT_RETRY"?; docs/configuration.md lists the settings`},
+		{"settings", "what", `"what": must have the form NAME=value; the option contains the settings, not the name of a file`},
 	} {
 		err := Options{}.Set(c.name, c.value)
 		if err == nil || err.Error() != c.want {

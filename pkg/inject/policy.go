@@ -110,19 +110,11 @@ func (p *policy) checkSidecarPorts() error {
 
 // sample sets p.sidecar to the sidecar of a pod without options.
 func (p *policy) sample() error {
-	free := int32(1)
-	for slices.ContainsFunc(defaultPorts, func(u defaultPort) bool { return p.opts[u.option] == strconv.Itoa(int(free)) }) {
-		free++
-	}
 	opts := maps.Clone(p.opts)
-	delete(opts, containerOption)
-	opts[portOption] = strconv.Itoa(int(free))
 	if text := opts[drainMinOption]; text != "" {
 		opts[drainMinOption] = text + "s"
 	}
-	out := Inject(map[string]any{"metadata": map[string]any{}, "spec": map[string]any{
-		"containers": []any{map[string]any{"name": "app"}},
-	}}, opts)
+	out := injectSample(opts)
 	if out.Verdict != Injected {
 		return errors.New(out.Text)
 	}

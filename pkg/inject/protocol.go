@@ -17,7 +17,7 @@ import (
 // ready, but every client would receive status 400. Therefore, the protocol of a port is examined
 // before the port is selected.
 //
-// No evidence in a pod is certain. (*injection).signOf and docs/injection.md contain the order of
+// No evidence in a pod is certain. (*injection).evidenceOf and docs/injection.md contain the order of
 // the evidence. The port option overrides all evidence.
 
 // A protocol is the protocol of a port. It distinguishes only the protocols that affect
@@ -33,14 +33,16 @@ const (
 	notForRequests // the port is for metrics, health checks or peers, with any protocol
 )
 
-// A sign is the protocol of a port and the evidence for it.
-type sign struct {
+// evidence contains the protocol of a port and the reason for it.
+type evidence struct {
 	protocol protocol
 	why      string
 }
 
 // takesRequests reports whether the port can receive requests.
-func (s sign) takesRequests() bool { return s.protocol == unknownProtocol || s.protocol == plainHTTP }
+func (s evidence) takesRequests() bool {
+	return s.protocol == unknownProtocol || s.protocol == plainHTTP
+}
 
 // Patterns for port names. A name consists of words separated by dashes (RFC 6335 section 5.1). The
 // names of Istio and of many charts begin with the protocol. byName defines the order of the
@@ -136,20 +138,20 @@ var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probe
 // Such a name does not describe the protocol.
 var generatedName = regexp.MustCompile(`^[0-9]+-tcp$`)
 
-// byName returns the sign of a port name. what describes the origin of the name in the evidence.
-func byName(what, name string) sign {
+// byName returns the evidence of a port name. what describes the origin of the name in the evidence.
+func byName(what, name string) evidence {
 	if generatedName.MatchString(name) {
-		return sign{}
+		return evidence{}
 	}
 	for _, row := range []struct {
 		name   *regexp.Regexp
 		speaks protocol
 	}{{tlsName, overTLS}, {sideName, notForRequests}, {httpName, plainHTTP}, {rawName, notHTTP}} {
 		if row.name.MatchString(name) {
-			return sign{row.speaks, fmt.Sprintf("%s is %s", what, name)}
+			return evidence{row.speaks, fmt.Sprintf("%s is %s", what, name)}
 		}
 	}
-	return sign{}
+	return evidence{}
 }
 
 // asideService matches the names of Services for metrics or for peers, such as web-metrics and
@@ -165,21 +167,21 @@ func isAside(s ServicePort, c *corev1.Container) bool {
 	return asideService.MatchString(s.Service) && !isApp
 }
 
-// nameInService returns the sign of the name that a container port has in a Service. A Service for
+// nameInService returns the evidence of the name that a container port has in a Service. A Service for
 // metrics or for peers can also call a port http.
-func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) sign {
+func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) evidence {
 	if isAside(s, c) {
-		return sign{notForRequests, fmt.Sprintf("the port belongs to Service %s", s.Service)}
+		return evidence{notForRequests, fmt.Sprintf("the port belongs to Service %s", s.Service)}
 	}
 	name := s.Name
 	if name == s.Service && strings.ContainsRune(name, '-') && byName("", name).protocol == notForRequests {
-		return sign{} // the name is that of the application, such as store-admin
+		return evidence{} // the name is that of the application, such as store-admin
 	}
 	if name == "tcp-"+p.Name { // some charts generate this name for each protocol
 		name = p.Name
 	}
 	if isTCPName(name) && byName("", strings.TrimPrefix(strings.TrimPrefix(name, "tcp"), "-")).protocol == unknownProtocol {
-		return sign{} // namedTCP evaluates this name
+		return evidence{} // namedTCP evaluates this name
 	}
 	return byName("the port name in Service "+s.Service, name)
 }
@@ -188,42 +190,42 @@ func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) s
 // this convention for plain TCP.
 func isTCPName(name string) bool { return name == "tcp" || strings.HasPrefix(name, "tcp-") }
 
-// namedTCP returns the sign of a port for which all Services use a name for plain TCP. Some tools
+// namedTCP returns the evidence of a port for which all Services use a name for plain TCP. Some tools
 // generate such a name for each protocol, so other evidence overrides the name. A common port
 // number is not sufficient.
-func namedTCP(services []ServicePort, p corev1.ContainerPort) sign {
+func namedTCP(services []ServicePort, p corev1.ContainerPort) evidence {
 	isTCP := func(s ServicePort) bool { return s.Name != "tcp-"+p.Name && isTCPName(s.Name) }
 	if len(services) == 0 || slices.ContainsFunc(services, func(s ServicePort) bool { return !isTCP(s) }) {
-		return sign{}
+		return evidence{}
 	}
-	return sign{notHTTP, fmt.Sprintf("the port name in Service %s is %s", services[0].Service, services[0].Name)}
+	return evidence{notHTTP, fmt.Sprintf("the port name in Service %s is %s", services[0].Service, services[0].Name)}
 }
 
-// byAppProtocol returns the sign of the appProtocol in a Service. It supports the IANA names, the
+// byAppProtocol returns the evidence of the appProtocol in a Service. It supports the IANA names, the
 // names of Kubernetes with their prefix (KEP-3726), and the names of Istio. Other names with a
 // prefix are not evidence.
-func byAppProtocol(service, name string) sign {
+func byAppProtocol(service, name string) evidence {
 	why := fmt.Sprintf("Service %s has appProtocol %s", service, name)
 	switch plain := strings.ToLower(strings.TrimPrefix(name, "kubernetes.io/")); {
 	case plain == "":
-		return sign{}
+		return evidence{}
 	case slices.Contains([]string{"http", "http2", "h2c", "grpc", "grpc-web", "ws"}, plain):
-		return sign{plainHTTP, why}
+		return evidence{plainHTTP, why}
 	case slices.Contains([]string{"https", "wss", "tls", "ssl"}, plain):
-		return sign{overTLS, why}
+		return evidence{overTLS, why}
 	case strings.Contains(plain, "/"):
-		return sign{}
+		return evidence{}
 	}
-	return sign{notHTTP, why}
+	return evidence{notHTTP, why}
 }
 
-// signOf returns the sign of a container port. The strongest evidence is the appProtocol of a
+// evidenceOf returns the evidence of a container port. The strongest evidence is the appProtocol of a
 // Service. It is followed by the image, names for metrics and health checks, probes, the properties
 // of Spring Boot, names, flags, numbers, the commands of probes, and certificates. If Services or
-// probes disagree, the sign for HTTP is used, because clients send requests to the port.
-func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
+// probes disagree, the evidence for HTTP is used, because clients send requests to the port.
+func (in *injection) evidenceOf(c *corev1.Container, p corev1.ContainerPort) evidence {
 	h := in.hintsOf(c)
-	s := in.signBeforeCertificates(c, p, h)
+	s := in.evidenceBeforeCertificates(c, p, h)
 	if h.flagged && s.protocol == plainHTTP && slices.ContainsFunc(in.servicesOf(c, p), func(o ServicePort) bool { return s == byServiceNumber([]ServicePort{o}) }) {
 		// A flag or a variable for a certificate is stronger evidence than a port number.
 		return firstOf(h.byCertificate(p), s)
@@ -231,14 +233,14 @@ func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 	return firstOf(s, h.byCertificate(p), byCommonNumber(p))
 }
 
-// signBeforeCertificates is signOf without the weakest evidence: certificates and common port
+// evidenceBeforeCertificates is evidenceOf without the weakest evidence: certificates and common port
 // numbers.
-func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.ContainerPort, h *hints) sign {
+func (in *injection) evidenceBeforeCertificates(c *corev1.Container, p corev1.ContainerPort, h *hints) evidence {
 	if h.sleeps.why != "" {
 		return h.sleeps
 	}
 	var services []ServicePort // all Services except those for metrics and for peers
-	var protocols, names []sign
+	var protocols, names []evidence
 	p.Name = apiName(c, p.ContainerPort, p.Name)
 	for _, s := range in.servicesOf(c, p) {
 		s.Name = apiName(c, p.ContainerPort, s.Name)
@@ -250,35 +252,35 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 		}
 		name := h.encrypted(s.Name, nameInService(s, c, p))
 		if name.protocol == plainHTTP && offersHTTPS(s) && !strings.HasPrefix(s.Name, "http") {
-			name = sign{overTLS, fmt.Sprintf("Service %s exposes the port as %s on port %d, which is an HTTPS port", s.Service, s.Name, s.Number)}
+			name = evidence{overTLS, fmt.Sprintf("Service %s exposes the port as %s on port %d, which is an HTTPS port", s.Service, s.Name, s.Number)}
 		}
 		names = append(names, name)
 	}
-	probes := []sign{h.probed[p.ContainerPort]}
+	probes := []evidence{h.probed[p.ContainerPort]}
 	for _, probe := range probesOf(c) {
 		probes = append(probes, byProbe(probe, c, p))
 	}
 	if private := h.private[p.ContainerPort]; private.why != "" && h.serves[p.ContainerPort] == "" {
 		return private // no Service can reach the port, but the sidecar would make it reachable from other pods
 	}
-	own, named, flag, aside := h.encrypted(p.Name, byName("the port name", p.Name)), agree(names), h.flags[p.ContainerPort], sign{}
+	own, named, flag, aside := h.encrypted(p.Name, byName("the port name", p.Name)), agree(names), h.flags[p.ContainerPort], evidence{}
 	if isPeer(p) && own.protocol != plainHTTP {
-		named = sign{} // such a Service often calls the port http, so the name is not evidence
+		named = evidence{} // such a Service often calls the port http, so the name is not evidence
 	}
 	if isMisleading(c, p, own, named, flag, services) {
-		own = sign{}
+		own = evidence{}
 	}
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] != "" || named.protocol == plainHTTP) {
-		flag = sign{}
+		flag = evidence{}
 	}
 	// A probe and a Service can use a port for metrics or health checks.
-	isSide := func(s sign) bool { return s.protocol == notForRequests }
+	isSide := func(s evidence) bool { return s.protocol == notForRequests }
 	switch {
 	case isSide(own):
 		aside = own
 	case len(names) > 0 && len(services) == 0:
 		aside = agree(names) // a Service for metrics does not receive requests
-	case len(names) > 0 && !slices.ContainsFunc(names, func(s sign) bool { return !isSide(s) }) && len(h.requests[p.ContainerPort]) == 0:
+	case len(names) > 0 && !slices.ContainsFunc(names, func(s evidence) bool { return !isSide(s) }) && len(h.requests[p.ContainerPort]) == 0:
 		aside = agree(names) // the name of the declared port does not override the names in Services
 	case own.protocol != plainHTTP && isSide(flag):
 		aside = flag
@@ -289,9 +291,9 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	return firstOf(agree(protocols), h.image, aside, h.offeredAsBoth(p, services), agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands, namedTCP(services, p))
 }
 
-// isMisleading reports whether own, the sign of the declared name of a port, is not evidence. named is
-// the sign of the port's name in Services, and flag is the sign of a flag or variable.
-func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag sign, services []ServicePort) bool {
+// isMisleading reports whether own, the evidence of the declared name of a port, is not evidence. named is
+// the evidence of the port's name in Services, and flag is the evidence of a flag or variable.
+func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag evidence, services []ServicePort) bool {
 	if strings.HasPrefix(p.Name, "grpc") && onlyHTTPS(services) {
 		return true // an HTTPS port number shows that clients use the port
 	}
@@ -308,122 +310,122 @@ func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag 
 	}
 }
 
-// offeredAsTLS returns the sign of a port that Services offer as HTTPS only, such as the port of a
+// offeredAsTLS returns the evidence of a port that Services offer as HTTPS only, such as the port of a
 // webhook. The number of the port or a certificate must confirm it, because a load balancer can
 // terminate TLS.
-func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) sign {
+func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) evidence {
 	isPlain := func(s ServicePort) bool { return s.Number != 443 && !tlsName.MatchString(s.Name) }
 	if len(services) == 0 || slices.ContainsFunc(services, isPlain) {
-		return sign{}
+		return evidence{}
 	}
 	if !isTLSNumber(p.ContainerPort) && (h.namesTLS || h.pair.why == "" && h.mounted.why == "") {
-		return sign{}
+		return evidence{}
 	}
-	return sign{overTLS, fmt.Sprintf("Service %s only exposes the port as HTTPS", services[0].Service)}
+	return evidence{overTLS, fmt.Sprintf("Service %s only exposes the port as HTTPS", services[0].Service)}
 }
 
-// offeredAsBoth returns the sign of a port that a Service offers as HTTP and as HTTPS. The container
+// offeredAsBoth returns the evidence of a port that a Service offers as HTTP and as HTTPS. The container
 // can serve both on the same port, and TLS clients would not reach it through the sidecar. There is
-// no such sign if the name of the port or a parameter shows that the container uses plain HTTP.
-func (h *hints) offeredAsBoth(p corev1.ContainerPort, services []ServicePort) sign {
+// no such evidence if the name of the port or a parameter shows that the container uses plain HTTP.
+func (h *hints) offeredAsBoth(p corev1.ContainerPort, services []ServicePort) evidence {
 	if h.insecure || p.ContainerPort == 80 || webName.MatchString(p.Name) || h.flags[p.ContainerPort].protocol == plainHTTP {
-		return sign{}
+		return evidence{}
 	}
 	for _, s := range services {
 		isPlain := func(o ServicePort) bool { return o.Service == s.Service && !offersTLS(o) }
 		if i := slices.IndexFunc(services, isPlain); i >= 0 && offersTLS(s) {
-			return sign{overTLS, fmt.Sprintf("Service %s exposes the port as port %d and as port %d, which is an HTTPS port", s.Service, services[i].Number, s.Number)}
+			return evidence{overTLS, fmt.Sprintf("Service %s exposes the port as port %d and as port %d, which is an HTTPS port", s.Service, services[i].Number, s.Number)}
 		}
 	}
-	return sign{}
+	return evidence{}
 }
 
-// firstOf returns the first sign with a known protocol.
-func firstOf(all ...sign) sign {
+// firstOf returns the first evidence with a known protocol.
+func firstOf(all ...evidence) evidence {
 	for _, s := range all {
 		if s.protocol != unknownProtocol {
 			return s
 		}
 	}
-	return sign{}
+	return evidence{}
 }
 
-// agree returns the first sign that indicates HTTP. If there is none, it returns the first sign
+// agree returns the first evidence that indicates HTTP. If there is none, it returns the first evidence
 // with a known protocol.
-func agree(all []sign) sign {
-	if i := slices.IndexFunc(all, func(s sign) bool { return s.protocol == plainHTTP }); i >= 0 {
+func agree(all []evidence) evidence {
+	if i := slices.IndexFunc(all, func(s evidence) bool { return s.protocol == plainHTTP }); i >= 0 {
 		return all[i]
 	}
 	return firstOf(all...)
 }
 
-// byProbe returns the sign of a probe for a port. A TCP probe is not evidence.
-func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign {
+// byProbe returns the evidence of a probe for a port. A TCP probe is not evidence.
+func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) evidence {
 	switch {
 	case probe.HTTPGet != nil && probe.HTTPGet.Host == "":
 		if n, err := resolve(probe.HTTPGet.Port, c); err != nil || n != p.ContainerPort {
-			return sign{}
+			return evidence{}
 		}
 		if probe.HTTPGet.Scheme == corev1.URISchemeHTTPS {
-			return probe.probeSign("HTTPS", overTLS)
+			return probe.probeEvidence("HTTPS", overTLS)
 		}
-		return probe.probeSign("HTTP", plainHTTP)
+		return probe.probeEvidence("HTTP", plainHTTP)
 	case probe.GRPC != nil && probe.GRPC.Port == p.ContainerPort:
-		return probe.probeSign("gRPC", plainHTTP)
+		return probe.probeEvidence("gRPC", plainHTTP)
 	}
-	return sign{}
+	return evidence{}
 }
 
-// byNumber returns the sign that a port number indicates. It also uses the port numbers in the
+// byNumber returns the evidence that a port number indicates. It also uses the port numbers in the
 // Services that offer the port. An HTTPS port number is not used if a flag contains the number, and
 // the container has no certificate. If a Service offers container port 80 only as port 443, a load
 // balancer terminates TLS.
-func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
+func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) evidence {
 	if of := rawPorts[p.ContainerPort]; of != "" && !slices.ContainsFunc(services, isOnPort80) {
-		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
+		return evidence{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
 	}
 	if isTLSNumber(p.ContainerPort) && (h.serves[p.ContainerPort] == "" || h.pair.why != "" || h.mounted.why != "" || h.cert) {
-		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, cmp.Or(tlsPorts[p.ContainerPort], "HTTPS"))}
+		return evidence{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, cmp.Or(tlsPorts[p.ContainerPort], "HTTPS"))}
 	}
 	if p.ContainerPort != 80 && onlyHTTPS(services) {
 		s := services[len(services)-1]
-		return sign{overTLS, fmt.Sprintf("Service %s exposes the port as port %d, which is an HTTPS port", s.Service, s.Number)}
+		return evidence{overTLS, fmt.Sprintf("Service %s exposes the port as port %d, which is an HTTPS port", s.Service, s.Number)}
 	}
 	return byServiceNumber(services)
 }
 
 // byServiceNumber returns the evidence from a Service that exposes the port as port 80.
-func byServiceNumber(services []ServicePort) sign {
+func byServiceNumber(services []ServicePort) evidence {
 	if i := slices.IndexFunc(services, isOnPort80); i >= 0 {
-		return sign{plainHTTP, fmt.Sprintf("Service %s exposes the port as port 80", services[i].Service)}
+		return evidence{plainHTTP, fmt.Sprintf("Service %s exposes the port as port 80", services[i].Service)}
 	}
-	return sign{}
+	return evidence{}
 }
 
-// byCommands returns the sign of a probe command that runs a database client.
-func byCommands(c *corev1.Container) sign {
+// byCommands returns the evidence of a probe command that runs a database client.
+func byCommands(c *corev1.Container) evidence {
 	for _, probe := range probesOf(c) {
 		if probe.Exec == nil {
 			continue
 		}
 		for _, word := range probe.Exec.Command {
 			if found := clientCommand.FindStringSubmatch(word); found != nil {
-				return sign{notHTTP, fmt.Sprintf("the %s probe runs %s", probe.name, found[2])}
+				return evidence{notHTTP, fmt.Sprintf("the %s probe runs %s", probe.name, found[2])}
 			}
 		}
 	}
-	return sign{}
+	return evidence{}
 }
 
-func byImage(c *corev1.Container) sign {
+func byImage(c *corev1.Container) evidence {
 	why := fmt.Sprintf("the image is %.100s", c.Image)
 	switch {
 	case serverImage.MatchString(c.Image):
-		return sign{notHTTP, why}
+		return evidence{notHTTP, why}
 	case exporterImage.MatchString(c.Image):
-		return sign{notForRequests, why}
+		return evidence{notForRequests, why}
 	}
-	return sign{}
+	return evidence{}
 }
 
 // httpPorts contains port numbers that HTTP and gRPC servers commonly use.
@@ -434,11 +436,11 @@ var httpPorts = map[int32]string{
 
 // byCommonNumber returns the weakest evidence, which is a common port number. It distinguishes a
 // web server next to a database from a helper of the database.
-func byCommonNumber(p corev1.ContainerPort) sign {
+func byCommonNumber(p corev1.ContainerPort) evidence {
 	if of := httpPorts[p.ContainerPort]; of != "" {
-		return sign{plainHTTP, fmt.Sprintf("%d is a common port of %s", p.ContainerPort, of)}
+		return evidence{plainHTTP, fmt.Sprintf("%d is a common port of %s", p.ContainerPort, of)}
 	}
-	return sign{}
+	return evidence{}
 }
 
 // A namedProbe is a probe of a container with its name in messages.
@@ -447,9 +449,9 @@ type namedProbe struct {
 	*corev1.Probe
 }
 
-// probeSign returns the sign of a port that the probe uses.
-func (p namedProbe) probeSign(how string, speaks protocol) sign {
-	return sign{speaks, fmt.Sprintf("the %s probe uses %s", p.name, how)}
+// probeEvidence returns the evidence of a port that the probe uses.
+func (p namedProbe) probeEvidence(how string, speaks protocol) evidence {
+	return evidence{speaks, fmt.Sprintf("the %s probe uses %s", p.name, how)}
 }
 
 // probesOf returns the probes of a container.
@@ -464,7 +466,7 @@ func isProbed(c *corev1.Container, port int32) bool {
 }
 
 // Patterns of the admission policy for flags, variables, mounts and commands. They match any word
-// that can result in a sign in signOf, for any port. If one of them matches, the policy only
+// that can be evidence in evidenceOf, for any port. If one of them matches, the policy only
 // accepts ports with a name for HTTP.
 const (
 	hintWords  = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|manag.*(port|addr)|mgmt|debug|pprof|profil)`
@@ -490,7 +492,7 @@ const (
 	hintJSON = `(?i)^spring[._]application[._]json$`
 )
 
-// speaksHTTPCEL returns signOf as a CEL expression for a port of a container app. The expression
+// speaksHTTPCEL returns evidenceOf as a CEL expression for a port of a container app. The expression
 // only uses the pod and is stricter. It is false if a name, a number or an image is evidence
 // against HTTP, even if an HTTP probe uses the port.
 func speaksHTTPCEL(high bool) string {
@@ -498,7 +500,7 @@ func speaksHTTPCEL(high bool) string {
 	ported := "" // conditions for the rows with port numbers, and for the sure option
 	for _, r := range images {
 		switch r.kind {
-		case imageException, imageWeb, imageAPI, imageListens: // these kinds are not needed, because the policy is stricter than signOf
+		case imageException, imageWeb, imageAPI, imageListens: // these kinds are not needed, because the policy is stricter than evidenceOf
 		case imageHelper, imageProxy:
 			helpers = append(helpers, r.pattern)
 		default:

@@ -51,7 +51,7 @@ func (in *injection) computeSettings() error {
 	if err != nil {
 		return in.badSettings(err)
 	}
-	in.out.Warnings = append(in.out.Warnings, c.Warnings()...)
+	in.out.Warnings = append(in.out.Warnings, c.Warnings(false)...)
 	in.sidecarSettings.environ = config.Environ(c)
 	return nil
 }

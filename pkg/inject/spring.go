@@ -124,9 +124,9 @@ func jsonInFlags(line string, each func(parameter)) {
 
 // spring contains the configuration of the HTTP server of Spring Boot, Micronaut or Quarkus.
 type spring struct {
-	port   int32          // 0 if the port is unknown
-	sign   sign           // overTLS if TLS is enabled, and plainHTTP if it is disabled
-	others map[int32]sign // signs of other ports
+	port     int32              // 0 if the port is unknown
+	evidence evidence           // overTLS if TLS is enabled, and plainHTTP if it is disabled
+	others   map[int32]evidence // evidence for other ports
 }
 
 // springOf returns the Spring configuration that the parameters of a container contain.
@@ -137,20 +137,20 @@ func springOf(all []parameter) spring {
 			values[s.property.name] = s
 		}
 	}
-	found := spring{port: portIn(values, "server.port"), others: map[int32]sign{}}
+	found := spring{port: portIn(values, "server.port"), others: map[int32]evidence{}}
 	found.readMicronaut(values)
 	found.readQuarkus(values)
 	enabled := values[sslEnabled]
 	switch strings.ToLower(enabled.value) {
 	case "false", "off", "no", "0":
-		found.sign = sign{plainHTTP, fmt.Sprintf("%.60s=%.10s disables TLS", enabled.name, enabled.value)}
+		found.evidence = evidence{plainHTTP, fmt.Sprintf("%.60s=%.10s disables TLS", enabled.name, enabled.value)}
 		return found
 	case "true", "on", "yes", "1":
-		found.sign = sign{overTLS, fmt.Sprintf("%.60s configures TLS", enabled.name)}
+		found.evidence = evidence{overTLS, fmt.Sprintf("%.60s configures TLS", enabled.name)}
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if tlsProperty.MatchString(name) {
-			found.sign = sign{overTLS, fmt.Sprintf("%.60s configures TLS", values[name].name)}
+			found.evidence = evidence{overTLS, fmt.Sprintf("%.60s configures TLS", values[name].name)}
 			break
 		}
 	}
@@ -178,12 +178,12 @@ func (s *spring) readMicronaut(values map[string]parameter) {
 	if !strings.EqualFold(enabled.value, "true") {
 		return
 	}
-	tls := sign{overTLS, fmt.Sprintf("%.60s configures TLS", enabled.name)}
+	tls := evidence{overTLS, fmt.Sprintf("%.60s configures TLS", enabled.name)}
 	port := portIn(values, prefix+"sslport", old+"sslport")
 	s.others[cmp.Or(port, 8443)] = tls
 	if !strings.EqualFold(values[prefix+"dualprotocol"].value, "true") {
 		s.others[cmp.Or(portIn(values, prefix+"port"), 8080)] = tls
-		s.port, s.sign = port, tls
+		s.port, s.evidence = port, tls
 	}
 }
 
@@ -194,11 +194,11 @@ func (s *spring) readQuarkus(values map[string]parameter) {
 	port := portIn(values, "quarkus.http.port")
 	switch strings.ToLower(requests.value) {
 	case "disabled":
-		tls := sign{overTLS, fmt.Sprintf("%.60s=%.10s disables plain HTTP", requests.name, requests.value)}
+		tls := evidence{overTLS, fmt.Sprintf("%.60s=%.10s disables plain HTTP", requests.name, requests.value)}
 		s.others[cmp.Or(port, 8080)] = tls
-		s.port, s.sign = port, tls
+		s.port, s.evidence = port, tls
 	case "enabled":
-		s.others[cmp.Or(port, 8080)] = sign{plainHTTP, fmt.Sprintf("%.60s=%.10s enables plain HTTP", requests.name, requests.value)}
+		s.others[cmp.Or(port, 8080)] = evidence{plainHTTP, fmt.Sprintf("%.60s=%.10s enables plain HTTP", requests.name, requests.value)}
 	}
 }
 
@@ -206,17 +206,17 @@ func (s *spring) readQuarkus(values map[string]parameter) {
 // port for management have no effect on the port for requests.
 func (s spring) decides(p springProperty) bool {
 	isSSL := strings.HasPrefix(p.name, "server.ssl.")
-	return p.name == sslEnabled || tlsProperty.MatchString(p.name) || isSSL && s.sign.protocol == plainHTTP || strings.HasPrefix(p.name, "management.server.")
+	return p.name == sslEnabled || tlsProperty.MatchString(p.name) || isSSL && s.evidence.protocol == plainHTTP || strings.HasPrefix(p.name, "management.server.")
 }
 
 // setSpringPort sets the Spring Boot port if it is not known yet. If the port is still unknown, the
 // TLS setting applies only to ports that have no stronger evidence.
 func (h *hints) setSpringPort(ports []corev1.ContainerPort) {
-	if h.spring.port == 0 && h.spring.sign.protocol != unknownProtocol {
+	if h.spring.port == 0 && h.spring.evidence.protocol != unknownProtocol {
 		h.spring.port = h.likelySpringPort(ports)
 	}
-	if h.spring.port == 0 && h.spring.sign.protocol == overTLS && h.pair.why == "" {
-		h.pair, h.flagged = sign{overTLS, h.spring.sign.why + ", and there is no stronger evidence for the port"}, true
+	if h.spring.port == 0 && h.spring.evidence.protocol == overTLS && h.pair.why == "" {
+		h.pair, h.flagged = evidence{overTLS, h.spring.evidence.why + ", and there is no stronger evidence for the port"}, true
 	}
 }
 
@@ -225,7 +225,7 @@ func (h *hints) setSpringPort(ports []corev1.ContainerPort) {
 // port, it returns 0. If TLS is enabled, and a port has a name or a number that indicates TLS, it
 // returns 0 as well.
 func (h *hints) likelySpringPort(ports []corev1.ContainerPort) int32 {
-	if h.spring.sign.protocol == overTLS && h.namesTLS {
+	if h.spring.evidence.protocol == overTLS && h.namesTLS {
 		return 0
 	}
 	ports = slices.DeleteFunc(slices.Clone(ports), func(p corev1.ContainerPort) bool {
@@ -251,16 +251,16 @@ func (h *hints) likelySpringPort(ports []corev1.ContainerPort) int32 {
 	return 0
 }
 
-// bySpring returns the sign that the Spring Boot, Micronaut or Quarkus configuration contains for a
+// bySpring returns the evidence that the Spring Boot, Micronaut or Quarkus configuration contains for a
 // port.
-func (h *hints) bySpring(n int32) sign {
+func (h *hints) bySpring(n int32) evidence {
 	if other := h.spring.others[n]; other.why != "" {
 		return other
 	}
 	if n != h.spring.port {
-		return sign{}
+		return evidence{}
 	}
-	return h.spring.sign
+	return h.spring.evidence
 }
 
 // matchesCEL returns the expression of a match.

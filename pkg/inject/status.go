@@ -126,7 +126,7 @@ func describeStatus(text string) string {
 	var s status
 	switch err := json.Unmarshal([]byte(text), &s); {
 	case err != nil:
-		return "already injected, but the status is invalid"
+		return "the pod has a container " + SidecarName + ", but the annotation " + StatusAnnotation + " was not written by the injector, so the container cannot be updated; inject the original manifest"
 	case s.Format > format:
 		return fmt.Sprintf("injected with a newer format (%d, this injector writes %d)", s.Format, format)
 	case s.Format < format:
@@ -162,13 +162,13 @@ func revertChanges(object any, text string, traces []trace) Outcome {
 	}
 	var s status
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return refused("annotation %s: %v", StatusAnnotation, err)
+		return refused("annotation %s was not written by the injector, so the changes of the injector are not known; restore the original manifest, or remove the annotation and the container %s", StatusAnnotation, SidecarName)
 	}
 	switch {
 	case s.Format > format:
 		return refused("injected by a newer injector (format %d); run uninject with that version", s.Format)
 	case s.Format < format:
-		return refused("annotation %s: unknown format %d", StatusAnnotation, s.Format)
+		return refused("annotation %s was not written by the injector: unknown format %d", StatusAnnotation, s.Format)
 	}
 	if err := checkUndo(object, s.Undo, traces); err != nil {
 		return refused("annotation %s is not a valid injection status: %v; the object was not changed", StatusAnnotation, err)

@@ -145,9 +145,9 @@ func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 // skipProxied returns the error for a pod with a port behind a proxy and without another port that is clearly for requests.
 func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
 	in.out.Missing = "a Service that uses the port"
-	possible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.proxied && !c.sign.takesRequests() })
+	possible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.proxied && !c.evidence.takesRequests() })
 	return skip(NotHTTP, "port %s of container %s is the target of a proxy: %s; a Service that uses the port bypasses the proxy; to select a port: %s",
-		describePort(proxied.port), proxied.container.Name, proxied.sign.why, in.flagsOf(possible))
+		describePort(proxied.port), proxied.container.Name, proxied.evidence.why, in.flagsOf(possible))
 }
 
 // notProxiedCEL returns an expression that is false if a container of a pod with several containers can be a proxy in front

@@ -111,7 +111,10 @@ func (c *Client) pods(ctx context.Context, query url.Values, path ...string) (*c
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return nil, errors.New(readStatus(res).Message)
+		return nil, responseError(res)
+	}
+	if isHTML(res) {
+		return nil, errNotKubernetes
 	}
 	pods := new(corev1.PodList)
 	return pods, json.NewDecoder(io.LimitReader(res.Body, maxPods)).Decode(pods)
@@ -225,6 +228,29 @@ func (c *Client) get(ctx context.Context, accept string, query url.Values, path 
 		err = fmt.Errorf("API server %s://%s: %w", c.base.Scheme, c.base.Host, urlErr.Err) // omit the path, because it is long
 	}
 	return res, err
+}
+
+// Errors for responses that have a common cause.
+var (
+	errNotKubernetes = errors.New("the response is an HTML page and not from a Kubernetes API server; check the address of the server in the kubeconfig, and the proxies")
+	errUnauthorized  = errors.New("the API server rejected the credentials (401 Unauthorized); log in again, or check the user in the kubeconfig")
+)
+
+// responseError returns the error for a response of an API server with a status other than 200.
+func responseError(res *http.Response) error {
+	switch {
+	case isHTML(res):
+		return fmt.Errorf("%s: %w", res.Status, errNotKubernetes)
+	case res.StatusCode == http.StatusUnauthorized:
+		return errUnauthorized
+	}
+	return errors.New(readStatus(res).Message)
+}
+
+// isHTML reports whether the body of a response is an HTML page, for example the login page of a proxy.
+func isHTML(res *http.Response) bool {
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	return kind == "text/html"
 }
 
 // readStatus reads the body of an error response. Kind is empty if the body is not from an API server.

@@ -262,7 +262,7 @@ func TestPodOfReturnsPodOfWorkload(t *testing.T) {
 		harness.Equal(t, pod, want, arg, err)
 	}
 	for arg, want := range map[string]string{
-		"deployment/none": "deployment/none has no pods", "deployment/gone": "could not find the requested resource", "service/external": "service/external: the selector for pods is missing", "frob/x": `doesn't have a resource type "frob"`,
+		"deployment/none": "deployment/none has no pods", "deployment/gone": "could not find the requested resource", "service/external": "service/external: the selector for pods is missing", "frob/x": `has no resource type "frob"`,
 	} {
 		_, err := c.PodOf(context.Background(), flags, "shop", arg)
 		harness.Contains(t, fmt.Sprint(err), want, arg)

@@ -13,10 +13,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
@@ -55,6 +58,8 @@ func (c *Client) notExecutable(ctx context.Context, namespace, name, container s
 	defer res.Body.Close()
 	pod := new(corev1.Pod)
 	switch {
+	case isHTML(res) || res.StatusCode == http.StatusUnauthorized:
+		return responseError(res)
 	case res.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("namespace %s has no pod %s", namespace, name)
 	case res.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(res.Body, maxPods)).Decode(pod) != nil || pod.Kind != "Pod":
@@ -100,7 +105,12 @@ func (c *Client) PodOf(ctx context.Context, getter resource.RESTClientGetter, na
 	}
 	objects, err := resource.NewBuilder(getter).Unstructured().NamespaceParam(namespace).DefaultNamespace().
 		ResourceTypeOrNameArgs(false, arg).SingleResourceType().Do().Infos()
-	if err != nil {
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return "", errUnauthorized
+	case err != nil && isUnknownType(getter, kind):
+		return "", fmt.Errorf("%s: the API server has no resource type %q; use the name of a pod, or TYPE/NAME such as deployment/web", arg, kind)
+	case err != nil:
 		return "", err
 	}
 	selector, err := selectorOf(objects[0].Object)
@@ -116,6 +126,17 @@ func (c *Client) PodOf(ctx context.Context, getter resource.RESTClientGetter, na
 	}
 	running := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	return pods.Items[max(0, running)].Name, nil
+}
+
+// isUnknownType reports whether the API server has no resource type with the given name. It returns false if the types
+// cannot be read.
+func isUnknownType(getter resource.RESTClientGetter, name string) bool {
+	mapper, err := getter.ToRESTMapper()
+	if err != nil {
+		return false
+	}
+	_, err = mapper.ResourceFor(schema.ParseGroupResource(name).WithVersion(""))
+	return meta.IsNoMatchError(err)
 }
 
 // selectorOf returns the selector of a workload or a Service.

@@ -392,8 +392,17 @@ func scalar(text []byte) bool {
 	return len(t) > 0 && t[0] != '{' && t[0] != '['
 }
 
+// exampleOfProbe is the end of the error for a value that is not a probe.
+const exampleOfProbe = ` such as {"httpGet": {"path": "/", "port": 8080}}`
+
 // jsonProblem converts an error from encoding/json to an error that contains the path and the wanted type.
 func jsonProblem(err error, path, want string, text []byte) error {
+	if path == "" && want == "an object" {
+		want += exampleOfProbe
+		if !json.Valid(text) && scalar(text) { // not JSON, for example YAML
+			return problem(path, "", "Invalid value: must be "+want)
+		}
+	}
 	if json.Valid(text) && scalar(text) {
 		return problem(path, "", "Invalid value: "+shorten(string(bytes.TrimSpace(text)))+": must be "+want)
 	}

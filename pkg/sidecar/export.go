@@ -20,10 +20,7 @@ func (s *sidecar) tracer() *tracing.Tracer {
 		Backend: c.TracingBackend.V, ZipkinEndpoint: c.ZipkinEndpoint.V, SampleRate: c.TracingSampleRate.V, Debug: c.TracingDebug.V,
 		Propagators: c.Propagators.V, Sampler: c.Sampler.V, SamplerArg: c.SamplerArg.V,
 	}.Options()
-	for _, w := range warnings {
-		s.log.Warn("tracing", zap.String("problem", w))
-		s.telemetry.warnings = append(s.telemetry.warnings, w)
-	}
+	s.settingWarnings = append(s.settingWarnings, warnings...)
 	o.Limited = c.Concurrency.V > 0 || c.ConcurrencyMode.V == config.AdaptiveConcurrency
 	o.AppPort, o.Output = c.UserPort.V, os.Stdout
 	o.Report = func(err error) { s.log.Warn("spans were dropped", zap.Error(err)) }
@@ -32,7 +29,7 @@ func (s *sidecar) tracer() *tracing.Tracer {
 	}
 	tracer, err := tracing.New(o)
 	if err != nil {
-		s.warnTelemetry("tracing is disabled", err)
+		s.warnSetting("tracing is disabled", err)
 	}
 	return tracer
 }
@@ -45,10 +42,7 @@ func (s *sidecar) pushOptions() metrics.PushOptions {
 		Settings:        s.exportSettings(asked.Protocol, asked.Endpoint, otel.Metrics()),
 		DefaultInterval: asked.ExportInterval, Interval: otel.MetricInterval.V,
 	}.Options()
-	for _, w := range warnings {
-		s.log.Warn("metrics push", zap.String("problem", w))
-		s.telemetry.warnings = append(s.telemetry.warnings, w)
-	}
+	s.settingWarnings = append(s.settingWarnings, warnings...)
 	o.Report = func(err error) { s.log.Warn("metrics push", zap.Error(err)) }
 	return o
 }

@@ -16,29 +16,32 @@ import (
 
 // NewLogger returns the configured logger and its level. The level may be changed while the logger is
 // in use. SERVING_LOGGING_CONFIG overrides the default configuration of Knative, and
-// SERVING_LOGGING_LEVEL sets the level. If a setting is invalid, NewLogger uses the default and logs a
-// warning, because an invalid logging configuration must not prevent serving.
-func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
+// SERVING_LOGGING_LEVEL sets the level. If a setting is invalid, NewLogger uses the default and returns
+// a warning, because an invalid logging configuration must not prevent serving.
+func NewLogger(c *config.Config) (_ *zap.Logger, _ zap.AtomicLevel, warnings []string) {
+	warn := func(setting string, err error, used any) {
+		warnings = append(warnings, fmt.Sprintf("%s: %v; using the default, %v", setting, err, used))
+	}
+	const defaultOutput = "JSON on the standard error"
 	z := baseLogging()
-	var wrong []error
 	if c.LoggingConfig.V != "" {
 		merged := baseLogging()
 		if err := json.Unmarshal([]byte(c.LoggingConfig.V), &merged); err != nil {
-			wrong = append(wrong, fmt.Errorf("%s: %w", c.LoggingConfig.Name(), err))
+			warn(c.LoggingConfig.Name(), err, defaultOutput)
 		} else {
 			z = merged
 		}
 	}
 	if c.LoggingLevel.V != "" {
 		if level, err := zapcore.ParseLevel(c.LoggingLevel.V); err != nil {
-			wrong = append(wrong, fmt.Errorf("%s: %w", c.LoggingLevel.Name(), err))
+			warn(c.LoggingLevel.Name(), err, z.Level)
 		} else {
 			z.Level = zap.NewAtomicLevelAt(level)
 		}
 	}
 	log, output, err := build(z)
 	if err != nil {
-		wrong = append(wrong, fmt.Errorf("%s: %w", c.LoggingConfig.Name(), err))
+		warn(c.LoggingConfig.Name(), err, defaultOutput)
 		z = baseLogging()
 		log, output, err = build(z)
 		log = zap.Must(log, err)
@@ -48,10 +51,7 @@ func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 		log = log.With(zap.String("knative.dev/key", c.Namespace.V+"/"+c.Revision.V), zap.String("knative.dev/pod", c.Pod.V))
 	}
 	output.log.Store(log)
-	for _, err := range wrong {
-		log.Warn("invalid logging configuration; using the default", zap.Error(err))
-	}
-	return log, z.Level
+	return log, z.Level, warnings
 }
 
 // baseLogging returns the default configuration of Knative, which writes JSON to stderr. The sampler
@@ -101,7 +101,7 @@ func (s *sidecar) logStarted() {
 	}
 	fields := []zap.Field{zap.Object("settings", zapcore.ObjectMarshalerFunc(settings))}
 	level := zap.InfoLevel
-	if warnings := s.config.Warnings(); len(warnings) > 0 {
+	if warnings := s.warnings(); len(warnings) > 0 {
 		level = zap.WarnLevel
 		fields = append(fields, zap.Strings("warnings", warnings))
 	}

@@ -26,7 +26,7 @@ func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "log")
 	c.LoggingConfig.V = strings.ReplaceAll(c.LoggingConfig.V, "OUT", out)
-	log, _ := NewLogger(c)
+	log, _, _ := NewLogger(c)
 	use(log)
 	_ = log.Sync()
 	text, err := os.ReadFile(out)
@@ -148,7 +148,7 @@ func TestInvalidLoggingConfigUsesDefaults(t *testing.T) {
 	for _, broken := range []string{`{`, `[]`, `{"level":"loud"}`, `{"encoding":"xml"}`, `{"outputPaths":["/no/such/folder/file"]}`} {
 		c := config.Default()
 		c.LoggingConfig.V, c.LoggingLevel.V = broken, "louder"
-		log, level := NewLogger(c)
+		log, level, _ := NewLogger(c)
 		if log == nil || level.Level() != zap.InfoLevel {
 			t.Errorf("%s: got %v at %v, want a logger at info", broken, log, level)
 		}
@@ -164,7 +164,7 @@ func TestBlockedLogOutputDropsLines(t *testing.T) {
 	defer r.Close()
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["` + path + `"],"sampling":null}`
-	log, _ := NewLogger(c)
+	log, _, _ := NewLogger(c)
 
 	written := make(chan struct{})
 	go func() {
@@ -231,7 +231,7 @@ func TestLogLevelChangesAtRuntime(t *testing.T) {
 	c := config.Default()
 	out := filepath.Join(t.TempDir(), "log")
 	c.LoggingConfig.V = `{"outputPaths":["` + out + `"]}`
-	log, level := NewLogger(c)
+	log, level, _ := NewLogger(c)
 	log.Debug("before")
 	level.SetLevel(zap.DebugLevel)
 	log.Debug("after")

@@ -55,7 +55,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	}
 	m, err := metrics.New(o)
 	if err != nil {
-		s.warnTelemetry("application metrics are not merged", err)
+		s.warnSetting("application metrics are not merged", err)
 		o.Merge = metrics.Merge{Dial: netconn.DialLoopback}
 		m, _ = metrics.New(o) // cannot fail because config has validated the names
 	}
@@ -89,7 +89,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	}
 	var err error
 	if s.metricsPair, err = s.metricsTLS(); err != nil {
-		s.log.Warn("metrics are not served", zap.Error(err))
+		s.warnSetting("metrics are not served", err)
 		return nil, nil
 	}
 	if s.metricsPair != nil && s.metricsPair.NotAfter().IsZero() {

@@ -39,7 +39,7 @@ func (s *sidecar) requestLog() *accesslog.Log {
 	}
 	l, err := accesslog.New(options, os.Stdout)
 	if err != nil {
-		s.log.Warn("invalid request log template; lines are written as JSON", zap.Error(err))
+		s.warnSetting("lines of the request log are written as JSON", err)
 		options.Template = ""
 		l, _ = accesslog.New(options, os.Stdout) // only the template can be invalid
 	}

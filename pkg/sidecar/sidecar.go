@@ -48,6 +48,8 @@ type Process struct {
 	Started time.Time
 	Log     *zap.Logger
 	Level   zap.AtomicLevel // level of Log; the status page can change it
+
+	Warnings []string // warnings about the settings of Log
 }
 
 // sidecar is the state of the process.
@@ -77,6 +79,8 @@ type sidecar struct {
 
 	webSockets netconn.WebSockets // open WebSocket connections
 
+	settingWarnings []string // warnings about settings that package config does not validate
+
 	telemetry   telemetry
 	metricsPair *certs.Watcher // nil if metrics are served without TLS
 	servers     []*http.Server // servers of the admin, autoscaler, metrics and status ports
@@ -103,7 +107,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	limitMemory(cgroup)
 	limitGarbage()
 	limitThreads(cgroup)
-	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
+	s := &sidecar{process: p, config: c, log: p.Log, settingWarnings: p.Warnings, ending: make(chan struct{}), failed: make(chan error, 1)}
 	s.memoryLimit = memoryLimit(cgroup)
 	s.bounds = bound.NewRecorder()
 	s.bounds.Report = s.logBound
@@ -344,16 +348,6 @@ func (s *sidecar) statusSources() status.Sources {
 		Connections: s.connections,
 		TLS:         s.tlsState,
 	}
-}
-
-// warnings returns the warnings about settings. It checks the current state of TLS, because a missing
-// certificate can be created after startup.
-func (s *sidecar) warnings() []string {
-	all := s.config.Warnings()
-	if t := s.tlsState(); t.On || t.Error != "" {
-		all = s.config.WarningsWithTLS()
-	}
-	return append(all, s.telemetry.warnings...)
 }
 
 // check probes the user container and returns the result. In contrast to a queue probe, it does not

@@ -18,14 +18,12 @@ import (
 
 // telemetry contains the metrics, the request log, the tracer and the metrics push. Each part is
 // nil if it is disabled. Telemetry never prevents serving (docs/promises.md 3.9). If the settings of a
-// part are invalid, a warning is logged, and the part uses defaults or is disabled.
+// part are invalid, it adds a warning, and the part uses defaults or is disabled.
 type telemetry struct {
 	metrics *metrics.Metrics
 	log     *accesslog.Log
 	tracer  *tracing.Tracer
 	push    *metrics.Push
-
-	warnings []string // problems of the settings, for the status page
 }
 
 // createTelemetry creates the enabled parts of the telemetry.
@@ -39,14 +37,8 @@ func (s *sidecar) createTelemetry() {
 	}
 	var err error
 	if s.telemetry.push, err = s.telemetry.metrics.Push(push); err != nil {
-		s.warnTelemetry("metrics are not pushed", err)
+		s.warnSetting("metrics are not pushed", err)
 	}
-}
-
-// warnTelemetry logs a problem of the telemetry settings and adds it to the warnings on the status page.
-func (s *sidecar) warnTelemetry(problem string, err error) {
-	s.log.Warn(problem, zap.Error(err))
-	s.telemetry.warnings = append(s.telemetry.warnings, problem+": "+err.Error())
 }
 
 // observe is called after each request completes.

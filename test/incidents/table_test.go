@@ -452,7 +452,7 @@ var incidents = []incident{
 	},
 	{
 		name: "other: tracing disabled", settings: env("OTEL_EXPORTER_OTLP_ENDPOINT=ftp://a.test"), app: ok,
-		log:    []string{`"message":"tracing"`, "tracing is disabled"},
+		log:    []string{`"message":"serving"`, "tracing is disabled"},
 		why:    "tracing is disabled",
 		silent: map[string]string{"alert": "Requests and metrics are not affected.", "metric": "Requests and metrics are not affected."},
 	},

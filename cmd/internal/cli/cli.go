@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -173,7 +174,7 @@ func versionCommand() *cobra.Command {
 
 func manCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "man DIRECTORY", Short: "Write the manual pages into a directory", Args: cobra.ExactArgs(1), Hidden: true,
+		Use: "man DIRECTORY", Short: "Write the manual pages into a directory", Args: OneArgument("a directory"), Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return err
@@ -192,6 +193,50 @@ func NoArguments(hint string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// OneArgument returns a function that returns an error if a command does not have exactly one argument. what describes
+// the argument, for example "a directory".
+func OneArgument(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return fmt.Errorf("%s is required", what)
+		case len(args) > 1:
+			return fmt.Errorf("unexpected argument %q; only %s is allowed", args[1], what)
+		}
+		return nil
+	}
+}
+
+// Exclusive makes cmd return an error if more than one of the flags is set. The PreRunE function of cmd must be set
+// before the call.
+func Exclusive(cmd *cobra.Command, names ...string) {
+	next := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		var set []string
+		for _, name := range names {
+			if cmd.Flags().Changed(name) {
+				set = append(set, "--"+name)
+			}
+		}
+		switch {
+		case len(set) > 1:
+			return fmt.Errorf("%s cannot be used together", strings.Join(set, " and "))
+		case next != nil:
+			return next(cmd, args)
+		}
+		return nil
+	}
+	cmd.MarkFlagsMutuallyExclusive(names...) // for the completion
+}
+
+// NotNegative returns an error if the value of a flag is negative.
+func NotNegative(name string, value time.Duration) error {
+	if value < 0 {
+		return fmt.Errorf("--%s: %v: must not be negative", name, value)
+	}
+	return nil
 }
 
 // describeFlagError returns an error for an invalid flag in the form of all programs. An error about an unknown

@@ -13,8 +13,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// Limits for a document after the expansion of its aliases. An alias can contain itself. The limits
-// are far above the size and the depth of any Kubernetes object.
+// Limits for a document after the expansion of its aliases. The limits are far above the size and the
+// depth of any Kubernetes object.
 const (
 	maxNodes = 1_000_000
 	maxDepth = 1_000
@@ -25,6 +25,9 @@ var errTooLarge = fmt.Errorf("the document exceeds the limit of %d values or %d 
 
 // errKey is the error for a key that is a map, a list or null.
 var errKey = errors.New("the key is not a string")
+
+// errCycle is the error for an alias in the value of its anchor.
+var errCycle = errors.New("is part of the value of its anchor, so the value is infinite; remove the alias")
 
 // errRepeated is the error for a repeated key.
 var errRepeated = errors.New("is repeated")
@@ -42,6 +45,8 @@ type decoder struct {
 	lenient bool // invalid values are null, invalid keys are ignored, and repeated keys are allowed
 	first   bool // if lenient is set, the first value of a repeated key is used instead of the last one
 	invalid bool // if lenient is set, there is an error other than a repeated key
+
+	expanding map[*yaml.Node]bool // targets of the aliases that are being expanded
 }
 
 // readLeniently decodes a document with errors. invalid reports whether there is an error other
@@ -72,7 +77,12 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 	case yaml.DocumentNode:
 		return d.decode(n.Content[0])
 	case yaml.AliasNode:
-		return d.decode(n.Alias)
+		var value any
+		err := d.follow(n, func(target *yaml.Node) (err error) {
+			value, err = d.decode(target)
+			return err
+		})
+		return value, err
 	case yaml.ScalarNode:
 		v, err := decodeScalar(n)
 		if err != nil && d.lenient {
@@ -118,7 +128,7 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 		m[key.Value] = v
 	}
 	for _, from := range merged {
-		if err := d.merge(m, target(from)); err != nil {
+		if err := d.merge(m, from); err != nil {
 			return nil, err
 		}
 	}
@@ -128,13 +138,16 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 // merge adds the entries that the value of a << key contains. The value is a map or a list of
 // maps, and earlier maps take precedence.
 func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
+	if from.Kind == yaml.AliasNode {
+		return d.follow(from, func(target *yaml.Node) error { return d.merge(m, target) })
+	}
 	if err := d.enter(from); err != nil {
 		return err
 	}
 	defer d.leave()
 	if from.Kind == yaml.SequenceNode {
 		for _, one := range from.Content {
-			if err := d.merge(m, target(one)); err != nil {
+			if err := d.merge(m, one); err != nil {
 				return err
 			}
 		}
@@ -158,6 +171,19 @@ func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
 
 func isMerge(key *yaml.Node) bool {
 	return key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge"
+}
+
+// follow calls use with the node that an alias refers to. It returns an error if the alias is part of this node.
+func (d *decoder) follow(alias *yaml.Node, use func(*yaml.Node) error) error {
+	if d.expanding[alias.Alias] {
+		return fmt.Errorf("line %d: the alias *%s %w", alias.Line, alias.Value, errCycle)
+	}
+	if d.expanding == nil {
+		d.expanding = map[*yaml.Node]bool{}
+	}
+	d.expanding[alias.Alias] = true
+	defer delete(d.expanding, alias.Alias)
+	return use(alias.Alias)
 }
 
 // target returns the node that an alias refers to, or the node itself.

@@ -81,6 +81,9 @@ func (d *document) position(err error) (line int, text string) {
 // describe returns the line in the document and the description of an error of the YAML library. n is
 // the line in the error, or 1.
 func (d *document) describe(err error, n int, text string) (line int, description string) {
+	if line := d.conflict(); line > 0 {
+		return line, "the line is a conflict marker of git; resolve the merge conflict"
+	}
 	var found syntaxError
 	for _, e := range syntaxErrors() {
 		if slices.ContainsFunc(e.words, func(word string) bool { return strings.Contains(text, word) }) {
@@ -113,6 +116,20 @@ func (d *document) describe(err error, n int, text string) (line int, descriptio
 		return n, "the YAML syntax is invalid: " + text
 	}
 	return n, found.text
+}
+
+// conflict returns the number of the first line that begins with a conflict marker of git, or 0.
+func (d *document) conflict() int {
+	i := 0
+	for line := range bytes.Lines(d.text) {
+		i++
+		for _, marker := range []string{"<<<<<<< ", "=======\n", ">>>>>>> "} {
+			if bytes.HasPrefix(line, []byte(marker)) {
+				return i
+			}
+		}
+	}
+	return 0
 }
 
 // unknownAnchor returns the name in an error about an alias, or "".

@@ -739,5 +739,5 @@ func TestErrorResponsesOfApplicationAreCounted(t *testing.T) {
 	o.Status = http.StatusInternalServerError
 	b.Observe(o)
 	s := b.snapshot()
-	checkScreen(t, s.text(), ": 1 request, 0 failed; 1 error response of the application")
+	checkScreen(t, s.text(), ": 1 request, 0 failed; the application returned 1 error")
 }

@@ -260,7 +260,7 @@ func (s *snapshot) totalsText() string {
 	requests, failed := s.Totals.sum()
 	text := fmt.Sprintf("since the start %v ago: %s, %d failed%s", brief(s.Now.Sub(s.Started)), message.Count(requests, "request"), failed, s.Totals.reasons())
 	if s.AppErrors > 0 {
-		text += fmt.Sprintf("; %s of the application", message.Count(s.AppErrors, "error response"))
+		text += fmt.Sprintf("; the application returned %s", message.Count(s.AppErrors, "error"))
 	}
 	return text
 }
