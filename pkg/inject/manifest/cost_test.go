@@ -154,6 +154,24 @@ func TestOneLineListIsSplitInLinearTime(t *testing.T) {
 	}
 }
 
+// If each change searched its line from the beginning, these changes would take a minute.
+func TestOneLineListIsChangedInLinearTime(t *testing.T) {
+	const items = 50_000
+	text := "items: [" + strings.Repeat("{é: 1}, ", items) + "]\n"
+	d := &document{text: []byte(text)}
+	d.decode()
+	var changes []inject.Change
+	for i := range items {
+		changes = append(changes, inject.Change{Path: fmt.Sprintf("/items/#%d/é", i), Value: []byte("2")})
+	}
+	if reformatted, err := d.change(changes); err != nil || reformatted {
+		t.Errorf("got %t, %v, want changes in place", reformatted, err)
+	}
+	if want := strings.ReplaceAll(text, "1", "2"); string(d.text) != want {
+		t.Errorf("got %.100s, want %.100s", d.text, want)
+	}
+}
+
 // deployments returns n Deployments and their Services.
 func deployments(n int) string {
 	var text strings.Builder

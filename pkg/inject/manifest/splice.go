@@ -31,6 +31,14 @@ type splicer struct {
 	style    style
 	original edit
 	splices  []splice
+	last     position // result of the last call of start
+}
+
+// A position is a character in a text. All items of a List can be on one line, so the search for a
+// node begins at the last position instead of the beginning of the line.
+type position struct {
+	line, column int // counted from 1; 0 if there is no position
+	offset       int // in bytes
 }
 
 func newSplicer(text []byte, root *yaml.Node, e edit) *splicer {
@@ -235,15 +243,23 @@ func (s *splicer) start(n *yaml.Node) int {
 	if n.Line < 1 || n.Line > len(s.lines) {
 		panic(errLayout)
 	}
-	i := s.lines[n.Line-1]
-	for range n.Column - 1 {
-		if i >= len(s.text) {
+	p := s.last
+	if p.line != n.Line {
+		p = position{n.Line, 1, s.lines[n.Line-1]}
+	}
+	for ; p.column < n.Column; p.column++ {
+		if p.offset >= len(s.text) {
 			panic(errLayout)
 		}
-		_, size := utf8.DecodeRune(s.text[i:])
-		i += size
+		_, size := utf8.DecodeRune(s.text[p.offset:])
+		p.offset += size
 	}
-	return i
+	for ; p.column > n.Column; p.column-- {
+		_, size := utf8.DecodeLastRune(s.text[:p.offset])
+		p.offset -= size
+	}
+	s.last = p
+	return p.offset
 }
 
 // endOfEntry returns the offset after a value, or after the colon of its key if the value is empty.
