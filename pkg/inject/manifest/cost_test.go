@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 const listedPod = `  - apiVersion: v1
@@ -169,6 +170,27 @@ func TestOneLineListIsChangedInLinearTime(t *testing.T) {
 	}
 	if want := strings.ReplaceAll(text, "1", "2"); string(d.text) != want {
 		t.Errorf("got %.100s, want %.100s", d.text, want)
+	}
+}
+
+// A change below an alias replaces the alias with a new item.
+func TestReplacedAliasesAreWrittenInLinearSpace(t *testing.T) {
+	perAlias := func(n int) int { // allocated bytes
+		d := &document{text: []byte("- &a {b: 1}\n" + strings.Repeat("- *a\n", n))}
+		d.decode()
+		var changes []inject.Change
+		for i := range n {
+			changes = append(changes, inject.Change{Path: fmt.Sprintf("/#%d/b", i+1), Value: []byte("2")})
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := d.change(changes)
+		runtime.ReadMemStats(&after)
+		harness.NoError(t, err)
+		return int(after.TotalAlloc-before.TotalAlloc) / n
+	}
+	if few, many := perAlias(500), perAlias(10_000); many > 2*few {
+		t.Errorf("got %d allocated bytes for each of 10000 aliases, want at most twice the %d for each of 500", many, few)
 	}
 }
 

@@ -689,7 +689,7 @@ func (d *document) takeChanges() (changes []inject.Change, changed []*Result) {
 // not contain one. The content of such a document has no effect on the injection. If a key is
 // repeated, both values are examined.
 func (d *document) isOther() bool {
-	if d.node == nil || errors.Is(d.err, errTooLarge) || errors.Is(d.err, errHelmTemplate) {
+	if d.node == nil || errors.Is(d.err, errHelmTemplate) {
 		return false
 	}
 	for _, first := range []bool{true, false} {
@@ -782,8 +782,11 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	if !isJSON {
 		text, err := d.editText(changes)
 		d.node = nil // reduces the peak memory usage, because setText decodes the new text
-		if err == nil && d.setText(text, want) == nil {
-			return false, nil
+		if err == nil {
+			err = d.setText(text, want)
+		}
+		if err == nil || errors.Is(err, errTooLarge) || errors.Is(err, errAliases) {
+			return false, err
 		}
 		if d.node, err = d.parse(d.text); err != nil { // the nodes were changed
 			return false, err

@@ -259,6 +259,25 @@ func TestRecursiveAliasIsRefused(t *testing.T) {
 	}
 }
 
+// A short document with aliases can need any amount of memory.
+func TestAliasesExpandToLimitedNumberOfValues(t *testing.T) {
+	const list = "a: &a {x: [1, 2, 3, 4, 5, 6, 7, 8]}\n" // *a has 10 values, and the alias counts too
+	for name, c := range map[string]struct {
+		text string
+		want error
+	}{
+		"below the limit":        {list + "b: [" + strings.Repeat("*a, ", maxAliased/10) + "]\n", nil},
+		"above the limit":        {list + "b: [" + strings.Repeat("*a, ", maxAliased/10+1) + "]\n", errAliases},
+		"nested":                 {list + "b: &b [" + strings.Repeat("*a, ", 100) + "]\nc: [" + strings.Repeat("*b, ", 50) + "]\n", errAliases},
+		"merged":                 {list + "b: [" + strings.Repeat("{<<: *a}, ", maxAliased/10+1) + "]\n", errAliases},
+		"values without aliases": {"b: [" + strings.Repeat("{x: 1}, ", maxAliased) + "]\n", nil},
+	} {
+		if _, _, err := read([]byte(c.text)); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
+		}
+	}
+}
+
 func FuzzInject(f *testing.F) {
 	for _, text := range inputs(f) {
 		f.Add(text)

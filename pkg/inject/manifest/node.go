@@ -18,10 +18,17 @@ import (
 const (
 	maxNodes = 1_000_000
 	maxDepth = 1_000
+
+	// maxAliased is the maximum number of values that the aliases expand to. Their memory does not depend
+	// on the size of the text: a value needs up to 2.4 KB while a document is encoded again.
+	maxAliased = 50_000
 )
 
 // errTooLarge is the error for a document that exceeds these limits.
 var errTooLarge = fmt.Errorf("the document exceeds the limit of %d values or %d nested values; split it or use fewer aliases", maxNodes, maxDepth)
+
+// errAliases is the error for a document that exceeds maxAliased.
+var errAliases = fmt.Errorf("the aliases of the document expand to more than %d values; use fewer aliases, or split the document", maxAliased)
 
 // errKey is the error for a key that is a map, a list or null.
 var errKey = errors.New("the key is not a string")
@@ -31,13 +38,15 @@ var errRepeated = errors.New("is repeated")
 
 // valueOf returns the JSON value of a node in the form of [inject.Decode].
 func valueOf(n *yaml.Node) (any, error) {
-	d := decoder{nodes: maxNodes, depth: maxDepth}
+	d := decoder{nodes: maxNodes, depth: maxDepth, aliased: maxAliased}
 	return d.decode(n)
 }
 
 // A decoder expands the aliases of one document within the limits.
 type decoder struct {
-	nodes, depth int
+	nodes, depth int // remaining values and levels of nesting
+	aliased      int // remaining values in aliases
+	aliases      int // number of aliases that contain the current value
 
 	lenient bool // invalid values are null, invalid keys are ignored, and repeated keys are allowed
 	first   bool // if lenient is set, the first value of a repeated key is used instead of the last one
@@ -47,7 +56,7 @@ type decoder struct {
 // readLeniently decodes a document with errors. invalid reports whether there is an error other
 // than a repeated key.
 func readLeniently(n *yaml.Node, first bool) (value any, invalid bool, err error) {
-	d := decoder{nodes: maxNodes, depth: maxDepth, lenient: true, first: first}
+	d := decoder{nodes: maxNodes, depth: maxDepth, aliased: maxAliased, lenient: true, first: first}
 	value, err = d.decode(n)
 	return value, d.invalid, err
 }
@@ -56,6 +65,11 @@ func readLeniently(n *yaml.Node, first bool) (value any, invalid bool, err error
 func (d *decoder) enter(n *yaml.Node) error {
 	if d.nodes--; d.nodes < 0 || d.depth == 0 {
 		return fmt.Errorf("line %d: %w", n.Line, errTooLarge)
+	}
+	if d.aliases > 0 {
+		if d.aliased--; d.aliased < 0 {
+			return fmt.Errorf("line %d: %w", n.Line, errAliases)
+		}
 	}
 	d.depth--
 	return nil
@@ -72,6 +86,8 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 	case yaml.DocumentNode:
 		return d.decode(n.Content[0])
 	case yaml.AliasNode:
+		d.aliases++
+		defer func() { d.aliases-- }()
 		return d.decode(n.Alias)
 	case yaml.ScalarNode:
 		v, err := decodeScalar(n)
@@ -118,7 +134,7 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 		m[key.Value] = v
 	}
 	for _, from := range merged {
-		if err := d.merge(m, target(from)); err != nil {
+		if err := d.merge(m, from); err != nil {
 			return nil, err
 		}
 	}
@@ -132,9 +148,14 @@ func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
 		return err
 	}
 	defer d.leave()
-	if from.Kind == yaml.SequenceNode {
+	switch from.Kind {
+	case yaml.AliasNode:
+		d.aliases++
+		defer func() { d.aliases-- }()
+		return d.merge(m, from.Alias)
+	case yaml.SequenceNode:
 		for _, one := range from.Content {
-			if err := d.merge(m, target(one)); err != nil {
+			if err := d.merge(m, one); err != nil {
 				return err
 			}
 		}

@@ -160,15 +160,15 @@ func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) {
 			s.replaceValue(key, old, now)
 		}
 	}
-	added := ""
+	var added strings.Builder
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Line == 0 {
-			added += s.style.entry(n.Content[i], n.Content[i+1], n.Column-1)
+			added.WriteString(s.style.entry(n.Content[i], n.Content[i+1], n.Column-1))
 		}
 	}
-	if added != "" {
+	if added.Len() > 0 {
 		after := s.nextLine(s.endOfEntry(was[len(was)-2], was[len(was)-1]))
-		s.splice(after, after, added)
+		s.splice(after, after, added.String())
 	}
 }
 
@@ -216,16 +216,16 @@ func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 		}
 		s.splice(line, to, "")
 	}
-	added := ""
+	var added strings.Builder
 	for _, item := range n.Content[kept:] {
 		if item.Line != 0 { // the new item replaced an earlier item
 			panic(errLayout)
 		}
-		added += s.style.item(item, n.Column-1)
+		added.WriteString(s.style.item(item, n.Column-1))
 	}
-	if added != "" {
+	if added.Len() > 0 {
 		after := s.nextLine(s.end(was[len(was)-1]))
-		s.splice(after, after, added)
+		s.splice(after, after, added.String())
 	}
 }
 
