@@ -194,6 +194,20 @@ func TestReplacedAliasesAreWrittenInLinearSpace(t *testing.T) {
 	}
 }
 
+func TestEmptyDocumentsShareMemory(t *testing.T) {
+	marks := strings.Repeat("---\n", 1000)
+	text := marks + "---\nkind: A\n" + marks
+	f := Parse("f.yaml", []byte(text))
+	if got := len(f.documents); got != 3 {
+		t.Errorf("got %d documents, want 3", got)
+	}
+	r := Inject([]*File{f}, nil, inject.Services)
+	if len(r) != 1 || r[0].Document != 1001 || r[0].Line != 1002 {
+		t.Errorf("got %+v, want one result for document 1001 in line 1002", r)
+	}
+	harness.Equal(t, string(f.Text()), text)
+}
+
 // deployments returns n Deployments and their Services.
 func deployments(n int) string {
 	var text strings.Builder
