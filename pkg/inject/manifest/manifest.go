@@ -646,11 +646,19 @@ func finish(files []*File, results []*Result) {
 	warnOfFormat(results)
 }
 
-// warnOfFormat adds a warning to the changed objects of the documents that were encoded again, or that
+// warnOfFormat adds a warning to the first changed object of each document that was encoded again, or that
 // cannot be restored byte for byte.
 func warnOfFormat(results []*Result) {
+	var warned any // document or flowList of the last warning
 	for _, r := range results {
 		if !slices.Contains([]inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten}, r.Verdict) {
+			continue
+		}
+		var whole any = r.from
+		if in := r.from.in; in != nil && in.flow != nil {
+			whole = in.flow
+		}
+		if whole == warned {
 			continue
 		}
 		if r.from.lost {
@@ -658,6 +666,9 @@ func warnOfFormat(results []*Result) {
 		}
 		if r.from.reformatted {
 			r.Warnings = append(r.Warnings, "the document cannot be edited in place (anchors, lists on one line); comments are kept, but white space may change")
+		}
+		if r.from.lost || r.from.reformatted {
+			warned = whole
 		}
 	}
 }
