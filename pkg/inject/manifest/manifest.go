@@ -646,10 +646,10 @@ func finish(files []*File, results []*Result) {
 	warnOfFormat(results)
 }
 
-// warnOfFormat adds a warning to the first changed object of each document that was encoded again, or that
+// warnOfFormat adds a warning to the first changed object of each document that was encoded again or that
 // cannot be restored byte for byte.
 func warnOfFormat(results []*Result) {
-	var warned any // document or flowList of the last warning
+	var warned any // *document or *flowList with the last warning
 	for _, r := range results {
 		if !slices.Contains([]inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten}, r.Verdict) {
 			continue

@@ -207,7 +207,7 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 				if res.Verdict == inject.Injected || res.Verdict == inject.Rewritten {
 					encodeDocument++
 				}
-				if strings.Contains(strings.Join(res.Warnings, ""), "does not support edits in place") {
+				if strings.Contains(strings.Join(res.Warnings, ""), "cannot be edited in place") {
 					reformatted++
 				}
 			}
@@ -259,9 +259,9 @@ func TestRecursiveAliasIsRefused(t *testing.T) {
 	}
 }
 
-// A short document with aliases can need any amount of memory.
+// Without a limit, the memory for a short document with aliases would be unbounded.
 func TestAliasesExpandToLimitedNumberOfValues(t *testing.T) {
-	const list = "a: &a {x: [1, 2, 3, 4, 5, 6, 7, 8]}\n" // *a has 10 values, and the alias counts too
+	const list = "a: &a {x: [1, 2, 3, 4, 5, 6, 7, 8]}\n" // the map, the list and 8 numbers
 	for name, c := range map[string]struct {
 		text string
 		want error

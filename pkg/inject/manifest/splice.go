@@ -31,11 +31,11 @@ type splicer struct {
 	style    style
 	original edit
 	splices  []splice
-	last     position // result of the last call of start
+	last     position // position that start returned last
 }
 
-// A position is a character in a text. All items of a List can be on one line, so the search for a
-// node begins at the last position instead of the beginning of the line.
+// A position is the position of a character in a text. A search begins at the last position instead
+// of the beginning of the line, because a line can contain all items of a List.
 type position struct {
 	line, column int // counted from 1; 0 if there is no position
 	offset       int // in bytes
