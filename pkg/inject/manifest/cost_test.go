@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 const listedPod = `  - apiVersion: v1
@@ -152,6 +153,59 @@ func TestOneLineListIsSplitInLinearTime(t *testing.T) {
 	if got, want := len(f.documents), 2*items+1; got != want {
 		t.Errorf("got %d documents, want %d", got, want)
 	}
+}
+
+// If each change searched its line from the beginning, these changes would take a minute.
+func TestOneLineListIsChangedInLinearTime(t *testing.T) {
+	const items = 50_000
+	text := "items: [" + strings.Repeat("{é: 1}, ", items) + "]\n"
+	d := &document{text: []byte(text)}
+	d.decode()
+	var changes []inject.Change
+	for i := range items {
+		changes = append(changes, inject.Change{Path: fmt.Sprintf("/items/#%d/é", i), Value: []byte("2")})
+	}
+	if reformatted, err := d.change(changes); err != nil || reformatted {
+		t.Errorf("got %t, %v, want changes in place", reformatted, err)
+	}
+	if want := strings.ReplaceAll(text, "1", "2"); string(d.text) != want {
+		t.Errorf("got %.100s, want %.100s", d.text, want)
+	}
+}
+
+// A change below an alias replaces the alias with a new item.
+func TestReplacedAliasesAreWrittenInLinearSpace(t *testing.T) {
+	perAlias := func(n int) int { // allocated bytes
+		d := &document{text: []byte("- &a {b: 1}\n" + strings.Repeat("- *a\n", n))}
+		d.decode()
+		var changes []inject.Change
+		for i := range n {
+			changes = append(changes, inject.Change{Path: fmt.Sprintf("/#%d/b", i+1), Value: []byte("2")})
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := d.change(changes)
+		runtime.ReadMemStats(&after)
+		harness.NoError(t, err)
+		return int(after.TotalAlloc-before.TotalAlloc) / n
+	}
+	if few, many := perAlias(500), perAlias(10_000); many > 2*few {
+		t.Errorf("got %d allocated bytes for each of 10000 aliases, want at most twice the %d for each of 500", many, few)
+	}
+}
+
+func TestEmptyDocumentsShareMemory(t *testing.T) {
+	marks := strings.Repeat("---\n", 1000)
+	text := marks + "---\nkind: A\n" + marks
+	f := Parse("f.yaml", []byte(text))
+	if got := len(f.documents); got != 3 {
+		t.Errorf("got %d documents, want 3", got)
+	}
+	r := Inject([]*File{f}, nil, inject.Services)
+	if len(r) != 1 || r[0].Document != 1001 || r[0].Line != 1002 {
+		t.Errorf("got %+v, want one result for document 1001 in line 1002", r)
+	}
+	harness.Equal(t, string(f.Text()), text)
 }
 
 // deployments returns n Deployments and their Services.

@@ -45,6 +45,7 @@ type document struct {
 	node  *yaml.Node // nil except while the document is decoded; an edit of the document changes the nodes
 	value any        // nil except while the document is decoded; must not be modified
 	empty bool       // the document has no value
+	marks bool       // the text contains only --- lines; it is not decoded, and can contain several documents
 
 	in     *itemList // List that contains the document; nil if there is none
 	isItem bool      // the document is an item of the List; false for the text between two items
@@ -117,12 +118,21 @@ func Parse(name string, text []byte) *File {
 		f.documents = []*document{{file: name, line: 1, text: text, err: err}}
 		return f
 	}
-	line := 1
+	line, offset := 1, 0
 	chunks := split(text)
 	for i, chunk := range chunks {
-		documents := splitList(name, line, chunk)
+		first := line
+		line += bytes.Count(chunk, []byte("\n"))
+		offset += len(chunk)
+		marks := string(bytes.Trim(chunk, " \r\n")) == "---"
+		if last := len(f.documents) - 1; marks && last >= 0 && f.documents[last].marks {
+			d := f.documents[last] // a separate document would need 300 bytes
+			d.text = text[offset-len(chunk)-len(d.text) : offset]
+			continue
+		}
+		documents := splitList(name, first, chunk)
 		if documents == nil {
-			documents = []*document{{file: name, line: line, text: chunk}}
+			documents = []*document{{file: name, line: first, text: chunk, marks: marks}}
 		}
 		for _, d := range documents {
 			if len(chunks) > 1 {
@@ -130,7 +140,6 @@ func Parse(name string, text []byte) *File {
 			}
 		}
 		f.documents = append(f.documents, documents...)
-		line += bytes.Count(chunk, []byte("\n"))
 	}
 	return f
 }
@@ -138,7 +147,7 @@ func Parse(name string, text []byte) *File {
 // decode sets the node and the value of the document. It sets err if the document is invalid. The
 // caller calls release after use.
 func (d *document) decode() {
-	if d.node != nil || d.in != nil && !d.isItem || errors.Is(d.err, errUTF16) || errors.Is(d.err, errUTF32) {
+	if d.node != nil || d.marks || d.in != nil && !d.isItem || errors.Is(d.err, errUTF16) || errors.Is(d.err, errUTF32) {
 		return
 	}
 	d.node, d.value, d.err = d.read(d.text)
@@ -356,7 +365,7 @@ func (f *File) HasMark() bool {
 // LargestDocument returns the length in bytes of the longest document that is decoded as a whole.
 func (f *File) LargestDocument() (size int) {
 	for _, d := range f.documents {
-		if d.in == nil || d.isItem {
+		if !d.marks && (d.in == nil || d.isItem) {
 			size = max(size, len(d.text))
 		}
 	}
@@ -637,11 +646,19 @@ func finish(files []*File, results []*Result) {
 	warnOfFormat(results)
 }
 
-// warnOfFormat adds a warning to the changed objects of the documents that were encoded again, or that
+// warnOfFormat adds a warning to the first changed object of each document that was encoded again or that
 // cannot be restored byte for byte.
 func warnOfFormat(results []*Result) {
+	var warned any // *document or *flowList with the last warning
 	for _, r := range results {
 		if !slices.Contains([]inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten}, r.Verdict) {
+			continue
+		}
+		var whole any = r.from
+		if in := r.from.in; in != nil && in.flow != nil {
+			whole = in.flow
+		}
+		if whole == warned {
 			continue
 		}
 		if r.from.lost {
@@ -649,6 +666,9 @@ func warnOfFormat(results []*Result) {
 		}
 		if r.from.reformatted {
 			r.Warnings = append(r.Warnings, "the document cannot be edited in place (anchors, lists on one line); comments are kept, but white space may change")
+		}
+		if r.from.lost || r.from.reformatted {
+			warned = whole
 		}
 	}
 }
@@ -689,7 +709,7 @@ func (d *document) takeChanges() (changes []inject.Change, changed []*Result) {
 // not contain one. The content of such a document has no effect on the injection. If a key is
 // repeated, both values are examined.
 func (d *document) isOther() bool {
-	if d.node == nil || errors.Is(d.err, errTooLarge) || errors.Is(d.err, errHelmTemplate) {
+	if d.node == nil || errors.Is(d.err, errHelmTemplate) {
 		return false
 	}
 	for _, first := range []bool{true, false} {
@@ -782,8 +802,11 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	if !isJSON {
 		text, err := d.editText(changes)
 		d.node = nil // reduces the peak memory usage, because setText decodes the new text
-		if err == nil && d.setText(text, want) == nil {
-			return false, nil
+		if err == nil {
+			err = d.setText(text, want)
+		}
+		if err == nil || errors.Is(err, errTooLarge) || errors.Is(err, errAliases) {
+			return false, err
 		}
 		if d.node, err = d.parse(d.text); err != nil { // the nodes were changed
 			return false, err

@@ -207,7 +207,7 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 				if res.Verdict == inject.Injected || res.Verdict == inject.Rewritten {
 					encodeDocument++
 				}
-				if strings.Contains(strings.Join(res.Warnings, ""), "does not support edits in place") {
+				if strings.Contains(strings.Join(res.Warnings, ""), "cannot be edited in place") {
 					reformatted++
 				}
 			}
@@ -256,6 +256,25 @@ func TestRecursiveAliasIsRefused(t *testing.T) {
 		harness.NoError(t, err)
 		_, err = valueOf(n)
 		harness.Contains(t, fmt.Sprint(err), "the alias *a is part of the value of its anchor, so the value is infinite; remove the alias", text)
+	}
+}
+
+// Without a limit, the memory for a short document with aliases would be unbounded.
+func TestAliasesExpandToLimitedNumberOfValues(t *testing.T) {
+	const list = "a: &a {x: [1, 2, 3, 4, 5, 6, 7, 8]}\n" // the map, the list and 8 numbers
+	for name, c := range map[string]struct {
+		text string
+		want error
+	}{
+		"below the limit":        {list + "b: [" + strings.Repeat("*a, ", maxAliased/10) + "]\n", nil},
+		"above the limit":        {list + "b: [" + strings.Repeat("*a, ", maxAliased/10+1) + "]\n", errAliases},
+		"nested":                 {list + "b: &b [" + strings.Repeat("*a, ", 100) + "]\nc: [" + strings.Repeat("*b, ", 50) + "]\n", errAliases},
+		"merged":                 {list + "b: [" + strings.Repeat("{<<: *a}, ", maxAliased/10+1) + "]\n", errAliases},
+		"values without aliases": {"b: [" + strings.Repeat("{x: 1}, ", maxAliased) + "]\n", nil},
+	} {
+		if _, _, err := read([]byte(c.text)); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
+		}
 	}
 }
 

@@ -18,10 +18,17 @@ import (
 const (
 	maxNodes = 1_000_000
 	maxDepth = 1_000
+
+	// maxAliased is the maximum number of values that the aliases expand to. Their memory does not depend
+	// on the size of the text: a value needs up to 2.4 KB while a document is encoded again.
+	maxAliased = 50_000
 )
 
 // errTooLarge is the error for a document that exceeds these limits.
 var errTooLarge = fmt.Errorf("the document exceeds the limit of %d values or %d nested values; split it or use fewer aliases", maxNodes, maxDepth)
+
+// errAliases is the error for a document that exceeds maxAliased.
+var errAliases = fmt.Errorf("the aliases of the document expand to more than %d values; use fewer aliases, or split the document", maxAliased)
 
 // errKey is the error for a key that is a map, a list or null.
 var errKey = errors.New("the key is not a string")
@@ -34,13 +41,14 @@ var errRepeated = errors.New("is repeated")
 
 // valueOf returns the JSON value of a node in the form of [inject.Decode].
 func valueOf(n *yaml.Node) (any, error) {
-	d := decoder{nodes: maxNodes, depth: maxDepth}
+	d := decoder{nodes: maxNodes, depth: maxDepth, aliased: maxAliased}
 	return d.decode(n)
 }
 
 // A decoder expands the aliases of one document within the limits.
 type decoder struct {
-	nodes, depth int
+	nodes, depth int // remaining values and levels of nesting
+	aliased      int // remaining values in aliases
 
 	lenient bool // invalid values are null, invalid keys are ignored, and repeated keys are allowed
 	first   bool // if lenient is set, the first value of a repeated key is used instead of the last one
@@ -52,7 +60,7 @@ type decoder struct {
 // readLeniently decodes a document with errors. invalid reports whether there is an error other
 // than a repeated key.
 func readLeniently(n *yaml.Node, first bool) (value any, invalid bool, err error) {
-	d := decoder{nodes: maxNodes, depth: maxDepth, lenient: true, first: first}
+	d := decoder{nodes: maxNodes, depth: maxDepth, aliased: maxAliased, lenient: true, first: first}
 	value, err = d.decode(n)
 	return value, d.invalid, err
 }
@@ -61,6 +69,11 @@ func readLeniently(n *yaml.Node, first bool) (value any, invalid bool, err error
 func (d *decoder) enter(n *yaml.Node) error {
 	if d.nodes--; d.nodes < 0 || d.depth == 0 {
 		return fmt.Errorf("line %d: %w", n.Line, errTooLarge)
+	}
+	if len(d.expanding) > 0 {
+		if d.aliased--; d.aliased < 0 {
+			return fmt.Errorf("line %d: %w", n.Line, errAliases)
+		}
 	}
 	d.depth--
 	return nil
@@ -145,7 +158,8 @@ func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
 		return err
 	}
 	defer d.leave()
-	if from.Kind == yaml.SequenceNode {
+	switch from.Kind {
+	case yaml.SequenceNode:
 		for _, one := range from.Content {
 			if err := d.merge(m, one); err != nil {
 				return err

@@ -31,6 +31,14 @@ type splicer struct {
 	style    style
 	original edit
 	splices  []splice
+	last     position // position that start returned last
+}
+
+// A position is the position of a character in a text. A search begins at the last position instead
+// of the beginning of the line, because a line can contain all items of a List.
+type position struct {
+	line, column int // counted from 1; 0 if there is no position
+	offset       int // in bytes
 }
 
 func newSplicer(text []byte, root *yaml.Node, e edit) *splicer {
@@ -152,15 +160,15 @@ func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) {
 			s.replaceValue(key, old, now)
 		}
 	}
-	added := ""
+	var added strings.Builder
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Line == 0 {
-			added += s.style.entry(n.Content[i], n.Content[i+1], n.Column-1)
+			added.WriteString(s.style.entry(n.Content[i], n.Content[i+1], n.Column-1))
 		}
 	}
-	if added != "" {
+	if added.Len() > 0 {
 		after := s.nextLine(s.endOfEntry(was[len(was)-2], was[len(was)-1]))
-		s.splice(after, after, added)
+		s.splice(after, after, added.String())
 	}
 }
 
@@ -208,16 +216,16 @@ func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 		}
 		s.splice(line, to, "")
 	}
-	added := ""
+	var added strings.Builder
 	for _, item := range n.Content[kept:] {
 		if item.Line != 0 { // the new item replaced an earlier item
 			panic(errLayout)
 		}
-		added += s.style.item(item, n.Column-1)
+		added.WriteString(s.style.item(item, n.Column-1))
 	}
-	if added != "" {
+	if added.Len() > 0 {
 		after := s.nextLine(s.end(was[len(was)-1]))
-		s.splice(after, after, added)
+		s.splice(after, after, added.String())
 	}
 }
 
@@ -235,15 +243,23 @@ func (s *splicer) start(n *yaml.Node) int {
 	if n.Line < 1 || n.Line > len(s.lines) {
 		panic(errLayout)
 	}
-	i := s.lines[n.Line-1]
-	for range n.Column - 1 {
-		if i >= len(s.text) {
+	p := s.last
+	if p.line != n.Line {
+		p = position{n.Line, 1, s.lines[n.Line-1]}
+	}
+	for ; p.column < n.Column; p.column++ {
+		if p.offset >= len(s.text) {
 			panic(errLayout)
 		}
-		_, size := utf8.DecodeRune(s.text[i:])
-		i += size
+		_, size := utf8.DecodeRune(s.text[p.offset:])
+		p.offset += size
 	}
-	return i
+	for ; p.column > n.Column; p.column-- {
+		_, size := utf8.DecodeLastRune(s.text[:p.offset])
+		p.offset -= size
+	}
+	s.last = p
+	return p.offset
 }
 
 // endOfEntry returns the offset after a value, or after the colon of its key if the value is empty.

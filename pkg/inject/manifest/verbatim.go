@@ -74,6 +74,9 @@ func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
 			last.Count++
 		} else {
 			last.Text += part
+			if len(last.Text) > maxHunkBytes { // see encodedHunks
+				return all
+			}
 		}
 	}
 	return all

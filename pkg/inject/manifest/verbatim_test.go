@@ -282,3 +282,20 @@ func listsOfCorpus(t *testing.T) map[string]string {
 	}
 	return all
 }
+
+// A List in YAML is a document with several objects.
+func TestWarningAboutDocumentIsReportedOnce(t *testing.T) {
+	long := "metadata: {name: a}, spec: {containers: [{name: web, ports: [{containerPort: 8080}], env: [{name: A, value: \"" + strings.Repeat("x", maxHunkBytes) + "\"}]}]}}"
+	item := "{apiVersion: v1, kind: Pod, " + long
+	for name, text := range map[string]string{
+		"divided":   "{apiVersion: v1, kind: List, items: [" + item + ", " + item + "]}\n",
+		"undivided": "{apiVersion: v1, kind: List, items: [&a " + item + ", " + item + "]}\n",
+	} {
+		count := 0
+		for _, r := range Inject([]*File{Parse("f.yaml", []byte(text))}, nil, inject.Services) {
+			harness.Equal(t, r.Verdict, inject.Injected, name)
+			count += strings.Count(strings.Join(r.Warnings, "\n"), "the document but not the white space")
+		}
+		harness.Equal(t, count, 1, name)
+	}
+}
