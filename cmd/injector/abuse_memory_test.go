@@ -50,8 +50,8 @@ func heaviest() map[string]string {
 	}
 }
 
-// For each kind, 16 of the heaviest reviews run concurrently with the maximum number of incomplete
-// reviews. The injector must decide as many as possible with the memory limit of deploy/. Each kind
+// For each kind, the test sends 16 of the heaviest reviews together with the maximum number of incomplete
+// reviews. The injector must decide at least one review within the memory limit of deploy/base. Each kind
 // uses a separate injector, and the kinds run in parallel because the test mostly waits for
 // timeouts.
 func TestHeaviestReviewsStayWithinMemoryLimit(t *testing.T) {
@@ -80,7 +80,7 @@ func TestHeaviestReviewsStayWithinMemoryLimit(t *testing.T) {
 	}
 }
 
-// answersTo sends a review concurrently several times, and returns the number of responses by kind.
+// answersTo sends concurrent copies of a review, and returns the number of responses by kind.
 func answersTo(t *testing.T, p *served, body string, times int) map[string]int {
 	t.Helper()
 	client := &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}}}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// endless is a body with the given number of remaining bytes.
+// endless is a body of spaces. left is the number of remaining bytes.
 type endless struct{ left int }
 
 func (e *endless) Read(b []byte) (int, error) {

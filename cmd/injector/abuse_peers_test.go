@@ -108,7 +108,7 @@ func (h group) open(t *testing.T, p *served, all []net.Conn) []net.Conn {
 	return all
 }
 
-// An apiServer sends a review every few milliseconds on a kept connection.
+// An apiServer sends a review every few milliseconds on a persistent connection.
 type apiServer struct {
 	client  http.Client
 	url     string

@@ -57,14 +57,14 @@ type fileFlags struct {
 	step      string
 }
 
-// fileCommand adds to cmd the flag for the input.
+// fileCommand adds the flag for the input to cmd, and returns cmd.
 func fileCommand(cmd *cobra.Command, f *fileFlags) *cobra.Command {
 	cmd.Args = cli.NoArguments("; files are specified with -f")
 	cmd.Flags().StringArrayVarP(&f.from, "filename", "f", nil, "`file` or directory that contains YAML or JSON; the default is the standard input (-); repeatable")
 	return cmd
 }
 
-// outputFlags adds to cmd the flags for the output of inject and uninject.
+// outputFlags adds the flags for the output of inject and uninject to cmd.
 func outputFlags(cmd *cobra.Command, f *fileFlags) {
 	cli.Choice(cmd, &f.output, "output", "o", "format of the output", "yaml", "json", "diff")
 	cli.Choice(cmd, &f.onRefusal, "on-refusal", "", "action if an object is refused; fail writes no output", "fail", "skip")
@@ -80,13 +80,13 @@ func outputFlags(cmd *cobra.Command, f *fileFlags) {
 	cli.Exclusive(cmd, "in-place", "output-dir", "output")
 }
 
-// stepFlag adds to cmd the flag for the step of the injection.
+// stepFlag adds the flag for the step of the injection to cmd.
 func stepFlag(cmd *cobra.Command, f *fileFlags) {
 	cli.Choice(cmd, &f.step, "step", "", "workloads injects the pods and changes the Services that can be changed immediately; services changes the other Services after the rollout",
 		string(inject.Workloads), string(inject.Services))
 }
 
-// optionFlags adds to cmd a flag for each option of the injection. A flag overrides the
+// optionFlags adds a flag for each option of the injection to cmd. A flag overrides the
 // environment. The RunE function of cmd must be set.
 func (c *command) optionFlags(cmd *cobra.Command) {
 	settings := ""

@@ -121,7 +121,7 @@ func (c *command) announceTerminal(from []string) {
 func readPath(path string, limit int) ([]input, error) {
 	info, err := os.Stat(path)
 	if failed, is := errors.AsType[*fs.PathError](err); is {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: failed.Err} // as for the other files
+		return nil, &fs.PathError{Op: "open", Path: path, Err: failed.Err} // the same message as for a file in a directory
 	}
 	if err != nil {
 		return nil, err

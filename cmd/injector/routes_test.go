@@ -196,7 +196,7 @@ func TestInjectionIsStableForCorpusAndPairs(t *testing.T) {
 	}
 }
 
-// randomFile makes a workload with Services whose ports often share names and numbers.
+// randomFile returns a manifest with a workload and Services whose ports often share names and numbers.
 func randomFile(seed uint64) string {
 	r := rand.New(rand.NewPCG(seed, 2))
 	one := func(all ...string) string { return all[r.IntN(len(all))] }

@@ -37,8 +37,8 @@ spec:
     targetPort: 5678
 `
 
-// A Service with the number of the sidecar port does not reach pods without a sidecar. Therefore,
-// the first step does not change the Service, which reaches the application in all pods.
+// A Service whose target port is the number of the sidecar's port does not reach pods without a sidecar.
+// Therefore, the first step keeps the number of the application's port, which reaches all pods.
 func TestFirstStepKeepsServiceByNumber(t *testing.T) {
 	first, report, code := injector(t, "inject", numbered)
 	if code != done || !strings.Contains(first, "image: queue-proxy:dev") || !strings.Contains(first, "targetPort: 5678") {

@@ -117,7 +117,7 @@ func (line *commandLine) connect() (*plugin.Client, string, error) {
 }
 
 // requireServer returns an error if no flag, kubeconfig or service account contains the address of the API
-// server. Package clientcmd would use localhost:8080.
+// server. In this case, package clientcmd would connect to localhost:8080.
 func (line *commandLine) requireServer() error {
 	loader := line.kube.ToRawKubeConfigLoader()
 	raw, err := loader.RawConfig()

@@ -106,7 +106,7 @@ func everyName() []string {
 	return names
 }
 
-// The errors of envconfig contain the value of the variable.
+// The errors of envconfig contain the value of the variable, which can be a secret.
 func TestEnvconfigErrorHidesValue(t *testing.T) {
 	const secret = "s3cret"
 	for _, err := range []error{
@@ -151,7 +151,7 @@ func TestLoadAndReadReturnSameSettings(t *testing.T) {
 			harness.Equal(t, *got, *want)
 		})
 	}
-	t.Run("bad", func(t *testing.T) {
+	t.Run("invalid values", func(t *testing.T) {
 		t.Setenv("CONTAINER_CONCURRENCY", "-1")
 		t.Setenv("ENABLE_HTTP_FULL_DUPLEX", "enabled")
 		_, err := Load()
@@ -255,7 +255,7 @@ func TestReadAcceptsValidValues(t *testing.T) {
 	}
 }
 
-// Allowed values in errors.
+// Descriptions of allowed values in errors.
 const (
 	aPort     = "a port from 1 to 65535"
 	aDuration = "a duration such as 30s or 250ms"
@@ -397,7 +397,7 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 	}
 	for _, f := range new(Config).fields() {
 		value, ok := bad[f.Name()]
-		reported := []string{"OBSERVABILITY_CONFIG", "OTEL_PROPAGATORS", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"} // other messages
+		reported := []string{"OBSERVABILITY_CONFIG", "OTEL_PROPAGATORS", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"} // their warnings have another form
 		if f.soft && f.allowed() != "a string" && !slices.Contains(reported, f.Name()) && !ok {
 			t.Errorf("%s: no invalid value in this test", f.Name())
 		}
@@ -445,7 +445,7 @@ func TestReadDetectsKnativeFromVariables(t *testing.T) {
 		{nil, false, 0},
 		{env("SERVING_NAMESPACE", "n"), true, 0},
 		{env("SERVING_NAMESPACE", ""), false, 0},
-		{env("SERVING_POD", "p"), true, 1}, // all releases of Knative set the namespace
+		{env("SERVING_POD", "p"), true, 1}, // a warning, because all releases of Knative also set the namespace
 		{env("SERVING_READINESS_PROBE", `{"tcpSocket":{"port":1}}`), true, 1},
 		{env("SERVING_READINESS_PROBE", `{"tcpSocket":{"port":1}}`, "ON_KNATIVE", "false"), false, 0},
 		{env("SERVING_ENABLE_REQUEST_LOG", "nonsense"), true, 2},
@@ -679,7 +679,7 @@ func TestReadKnativeEnvironments(t *testing.T) {
 	}
 }
 
-// Some releases of Knative that knativeEnvironments does not include set these variables.
+// The releases of Knative that set these variables are not in knativeEnvironments.
 func TestReadIgnoresVariablesOfOtherKnativeReleases(t *testing.T) {
 	for _, name := range []string{"DOWNWARD_API_LABELS_PATH", "CONCURRENCY_STATE_ENDPOINT", "CONCURRENCY_STATE_TOKEN_PATH"} {
 		if !slices.Contains(everyName(), name) {

@@ -40,12 +40,12 @@ func TestExampleIsGenerated(t *testing.T) {
 	same(t, example, contents(t, example), exampleText())
 }
 
-func TestExampleReturnsDefaults(t *testing.T) {
+func TestExampleContainsDefaults(t *testing.T) {
 	text := contents(t, example)
 	everything := strings.ReplaceAll(text, "\n#"+servingPrefix, "\n"+servingPrefix)
 	for name, environ := range map[string][]EnvVar{
-		"unchanged":      assignments(t, text),
-		"with Knative's": append(assignments(t, everything), EnvVar{"ON_KNATIVE", "false"}),
+		"unchanged":              assignments(t, text),
+		"with Knative variables": append(assignments(t, everything), EnvVar{"ON_KNATIVE", "false"}),
 	} {
 		c := readAll(t, environ)
 		harness.Equal(t, settings(c), settings(Default()), name)

@@ -66,7 +66,7 @@ func Default() *Config {
 type reading struct {
 	c        *Config
 	sections []section
-	fields   []*field          // fields that have an effect
+	fields   []*field          // settings without the variables that have no effect
 	values   map[string]string // environment
 	problems Errors
 }

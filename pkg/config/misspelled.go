@@ -46,8 +46,8 @@ var knownNames = sync.OnceValue(func() map[string]bool {
 })
 
 // nearest returns the setting with the most similar name, or "" if no name is similar. Case is
-// ignored. Names of other programs (tag "also") are not compared, because HOST_NAME is similar to
-// HOSTNAME.
+// ignored. The names in the tag "also" are not compared, because other programs use similar names, such as
+// HOST_NAME.
 func (in *reading) nearest(name string) string {
 	name = strings.ToUpper(name)
 	nearest, lowest := "", 3
@@ -80,8 +80,8 @@ func IsServiceLink(name, value string) bool {
 }
 
 // isDockerLink reports whether the name ends in PORT and the value is an address such as
-// tcp://10.0.0.1:80. The kubelet sets such variables for Services. For example, it sets
-// METRICS_MERGE_PORT for a Service with the name metrics-merge in each pod that starts later.
+// tcp://10.0.0.1:80. The kubelet sets such variables for Services. For example, if a Service is named
+// metrics-merge, the kubelet sets METRICS_MERGE_PORT in each pod that starts later.
 func isDockerLink(name, value string) bool {
 	return strings.HasSuffix(name, "PORT") &&
 		(strings.HasPrefix(value, "tcp://") || strings.HasPrefix(value, "udp://") || strings.HasPrefix(value, "sctp://"))

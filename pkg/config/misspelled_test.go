@@ -114,7 +114,7 @@ func TestReadDetectsOneMisspellingInAnyName(t *testing.T) {
 func TestLoadSortsMisspelledVariables(t *testing.T) {
 	t.Setenv("QUEUE_DETPH", "5")
 	t.Setenv("CONTAINER_CONCURENCY", "4")
-	t.Setenv("\x1b[2JUSER_PORT", "3000") // five more characters, so that it is not similar
+	t.Setenv("\x1b[2JUSER_PORT", "3000") // not similar to USER_PORT, because it has four more characters
 	t.Setenv("\x1bUSER_PORT", "3000")
 	c, err := Load()
 	harness.NoError(t, err)

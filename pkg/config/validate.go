@@ -107,8 +107,8 @@ func (c *Config) metricsEndpoint() (host string, port int) {
 	return host, int(n)
 }
 
-// validate validates settings that depend on each other. It does not report an invalid value as a second
-// error. It may record a warning about this value, because warnings are not shown if there is an error.
+// validate validates settings that depend on each other. It does not report a second error for a value that
+// is invalid. It may record a warning about such a value, because warnings are not shown if there is an error.
 func (in *reading) validate() {
 	c := in.c
 	if c.serving && c.OnKnative.V && c.OnKnative.unset() && c.Namespace.V == "" {

@@ -32,7 +32,7 @@ func (in *injection) warnOfPodAddress() error {
 }
 
 // referenceTo returns the first container field that refers to one of the variables, and the
-// variable's name. where is "" if there is none.
+// variable's name. where is "" if there is no such field.
 func referenceTo(container any, variables map[string]bool) (where, name string) {
 	find := func(text string) string {
 		if ofPeers.MatchString(text) {

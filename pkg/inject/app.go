@@ -62,8 +62,8 @@ func (in *injection) warnOfOtherPorts() error {
 
 // checkPortName returns an error if a later container has a port with the name of the application
 // port. Kubernetes resolves a name to the first container with the name, and the sidecar is the
-// last container. Therefore, the Service would use the other container after the injection. If an
-// earlier container has the name, no Service uses the application by this name.
+// last container. Therefore, the Service would reach the other container after the injection. If an
+// earlier container has the name, no Service reaches the application by this name.
 func (in *injection) checkPortName() error {
 	others := slices.Clone(in.pod.Containers)
 	if in.native { // the sidecar is the last restartable init container

@@ -52,7 +52,7 @@ func Apply(object any, changes []Change) (any, error) {
 // lists on the paths of changes, because a deep copy of a large object would need too much memory.
 type copies map[uintptr]bool
 
-// apply makes a change without a modification of values that are not copies. It returns the changed object.
+// apply makes a change without modifying values that are not copies. It returns the changed object.
 func (copied copies) apply(object any, c Change) (any, error) {
 	return apply(copied.copyPath(object, Tokens(c.Path)), c)
 }
@@ -146,7 +146,7 @@ func put(node any, tokens []string, c Change, value any) (any, error) {
 	return list, nil
 }
 
-// Missing returns the value that is created for a token on a path if there is none.
+// Missing returns the empty map or list that is created if there is no value for a token on a path.
 func Missing(token string) any {
 	if token == "containers" || token == "initContainers" {
 		return []any{}

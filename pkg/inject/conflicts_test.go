@@ -69,7 +69,7 @@ func TestMetricsAnnotationContainsMovedPort(t *testing.T) {
 	harness.Contains(t, strings.Join(out.Warnings, "\n"), "an argument of container a uses port 9091, so metrics-port of the sidecar is 19091")
 }
 
-func TestUndeclaredPortAndItsReplacementAreRefused(t *testing.T) {
+func TestConflictOfDefaultAndReplacementPortIsRefused(t *testing.T) {
 	out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","args":["--ports=9091,19091"],"ports":[{"name":"http","containerPort":8080}]}]}}`), nil)
 	harness.Equal(t, verdictOf(out), "refused port-taken", out.Text)
 	harness.Contains(t, out.Text, "set the option metrics-port to another port")

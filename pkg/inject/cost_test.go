@@ -49,12 +49,12 @@ func TestTooLongStringsAreRefused(t *testing.T) {
 		"the name of an init container": {`{"spec":{` + containers + `,"initContainers":[{"name":"` + long + `"}]}}`, Unreadable},
 		"the name of a port":            {`{"spec":{"containers":[{"name":"web","ports":[{"name":"` + long + `","containerPort":8080}]}]}}`, Unreadable},
 		"a readiness probe":             {`{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"readinessProbe":{"httpGet":{"port":8080,"path":"/` + long[:200_000] + `"}}}]}}`, BadProbe},
-		"a pause before the end": {`{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"lifecycle":{"preStop":{"exec":{"command":["sh","-c","sleep ` +
+		"a preStop hook": {`{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"lifecycle":{"preStop":{"exec":{"command":["sh","-c","sleep ` +
 			strings.Repeat(" ", 300_000) + `1"]}}}}]}}`, Unreadable},
-		"all of it":               {`{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"livenessProbe":{"exec":{"command":["` + long + `"]}}}]}}`, Unreadable},
-		"an annotation of others": {`{"metadata":{"annotations":{"a":"` + long + `"}},"spec":{` + containers + `}}`, Unreadable},
-		"an annotation of ours":   {`{"metadata":{"annotations":{"queue-proxy.dev/exclude-paths":"` + long + `"}},"spec":{` + containers + `}}`, Unreadable},
-		"a variable":              {`{"metadata":{"annotations":{"queue-proxy.dev/exclude-paths":"/` + long[:200_000] + `"}},"spec":{` + containers + `}}`, BadOption},
+		"a liveness probe":   {`{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"livenessProbe":{"exec":{"command":["` + long + `"]}}}]}}`, Unreadable},
+		"another annotation": {`{"metadata":{"annotations":{"a":"` + long + `"}},"spec":{` + containers + `}}`, Unreadable},
+		"an option":          {`{"metadata":{"annotations":{"queue-proxy.dev/exclude-paths":"` + long + `"}},"spec":{` + containers + `}}`, Unreadable},
+		"a variable":         {`{"metadata":{"annotations":{"queue-proxy.dev/exclude-paths":"/` + long[:200_000] + `"}},"spec":{` + containers + `}}`, BadOption},
 	} {
 		out := Inject(parse(t, c.pod), nil)
 		harness.Equal(t, verdictOf(out), "refused "+c.reason, name)

@@ -97,7 +97,8 @@ func (in *injection) chooseApp() error {
 	return nil
 }
 
-// eligible returns the container of the option, or all containers except those of service meshes.
+// eligible returns the container that the container option selects. If the option is not set, it returns all
+// containers except the proxies of service meshes.
 func (in *injection) eligible() ([]*corev1.Container, error) {
 	name := in.options.get(containerOption)
 	var all []*corev1.Container
@@ -157,7 +158,7 @@ type route struct {
 // readRoutes resolves the ports of the Services. A name resolves to the first container with the
 // name, as in Kubernetes. A number resolves to the container that declares it. If no container
 // declares it, listening returns the container. The numbers of the sidecar are ignored, because a
-// Service can use them before the injection. So are placeholders.
+// Service can use them before the injection. Placeholders are also ignored.
 func (in *injection) readRoutes(containers []*corev1.Container) {
 	in.routes, in.unrouted, in.placeholders = map[route][]ServicePort{}, nil, nil
 	ours := map[int32]bool{}
@@ -938,7 +939,7 @@ func probedOverTLS(c *corev1.Container, p corev1.ContainerPort) bool {
 	return slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return byProbe(probe, c, p).protocol == overTLS })
 }
 
-// skipNoPort reports that nothing in the input names a port.
+// skipNoPort returns the error for a pod if nothing in the input indicates its port.
 func (in *injection) skipNoPort(containers []*corev1.Container) error {
 	in.out.Missing = "a declared port, or a Service that uses a port"
 	if len(in.placeholders) > 0 {

@@ -78,8 +78,8 @@ func TestHeadlessServicePortIsNoEvidence(t *testing.T) {
 	const server = `"containers":[{"name":"server","image":"x/server:1"`
 	rows := []choice{
 		{"an unknown number", "", server + `}]`, `{"name":"unused","port":1234}`, NoPort},
-		{"a number of HTTP", "", server + `}]`, `{"name":"dummy","port":80}`, NoPort},
-		{"a name of HTTP", "", server + `}]`, `{"name":"http","port":80}`, NoPort},
+		{"a common HTTP port number", "", server + `}]`, `{"name":"dummy","port":80}`, NoPort},
+		{"an HTTP port name", "", server + `}]`, `{"name":"http","port":80}`, NoPort},
 		{"two containers", "", server + `},{"name":"b"}]`, `{"port":80}`, NoPort},
 		{"another declared port", "", server + `,"ports":[{"containerPort":8080}]}]`, `{"name":"dummy","port":1234}`, "server:8080"},
 		{"the declared port", "", server + `,"ports":[{"containerPort":80}]}]`, `{"port":80}`, "server:80"},
@@ -124,7 +124,7 @@ func TestCertificateOverridesServiceNumber(t *testing.T) {
 	const args = `"args":["--certfile=/c/tls.crt","--keyfile=/c/tls.key"]`
 	wantChoices(t, []choice{
 		{"one port", "", `"containers":[{"name":"a",` + args + `,"ports":[{"containerPort":8000}]}]`, `{"port":80,"targetPort":8000}`, NotHTTP},
-		{"a name of HTTP", "", `"containers":[{"name":"a",` + args + `,"ports":[{"name":"http","containerPort":8000}]}]`, `{"port":80,"targetPort":8000}`, "a:8000"},
+		{"an HTTP port name", "", `"containers":[{"name":"a",` + args + `,"ports":[{"name":"http","containerPort":8000}]}]`, `{"port":80,"targetPort":8000}`, "a:8000"},
 		{"another port without evidence", "", `"containers":[{"name":"a",` + args + `,"ports":[{"containerPort":8000},{"containerPort":9001}]}]`, `{"name":"a","port":80,"targetPort":8000},{"name":"b","port":9001}`, "a:8000"},
 		{"another port for TLS", "", `"containers":[{"name":"a",` + args + `,"ports":[{"containerPort":8000},{"containerPort":8443}]}]`, `{"name":"a","port":80,"targetPort":8000},{"name":"b","port":443,"targetPort":8443}`, "a:8000"},
 	})
@@ -173,7 +173,7 @@ func TestChoiceForTypicalPods(t *testing.T) {
 		{"a DaemonSet in the network of the host", "", `"hostNetwork":true,"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]`, "", HostNetwork},
 		{"a job", "", `"restartPolicy":"OnFailure","containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]`, "", Ends},
 		{"a database with the protocol of MySQL on 4000", "", `"containers":[{"name":"a","image":"pingcap/tidb:v8","ports":[{"containerPort":4000}]}]`, `{"port":4000}`, NotHTTP},
-		{"a broker with a protocol of its own", "", `"containers":[{"name":"a","image":"apache/rocketmq:5","ports":[{"containerPort":10911}]}]`, "", NotHTTP},
+		{"a broker with a proprietary protocol", "", `"containers":[{"name":"a","image":"apache/rocketmq:5","ports":[{"containerPort":10911}]}]`, "", NotHTTP},
 		{"annotations of Prometheus", `"annotations":{"prometheus.io/scrape":"true","prometheus.io/port":"9102"}`, `"containers":[{"name":"a","ports":[{"containerPort":3009},{"containerPort":9102}]}]`, "", WhichPort},
 		{"a native sidecar with a port", "", `"initContainers":[{"name":"proxy","restartPolicy":"Always","ports":[{"containerPort":9000}]}],"containers":[{"name":"a","ports":[{"containerPort":3009}]}]`, "", "a:3009"},
 		{"a generated name with the name of the port", "", `"containers":[{"name":"a","ports":[{"name":"service","containerPort":7860}]}]`, `{"name":"tcp-service","port":7860}`, "a:7860"},
@@ -195,8 +195,8 @@ func TestChoiceForTypicalPods(t *testing.T) {
 func TestChoiceForPodsWithOtherPorts(t *testing.T) {
 	wantChoices(t, []choice{
 		{"a port for requests and metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8000}],"readinessProbe":{"httpGet":{"port":8000,"path":"/healthz"}}}]`, `{"name":"serve","port":80,"targetPort":8000},{"name":"metrics","port":8000}`, "a:8000"},
-		{"a port called like its container", "", `"containers":[{"name":"store-admin","ports":[{"name":"store-admin","containerPort":3009}]}]`, "", "store-admin:3009"},
-		{"a port for metrics called like its container", "", `"containers":[{"name":"store-metrics","ports":[{"name":"store-metrics","containerPort":3009}]}]`, "", NotHTTP},
+		{"a port with the name of its container", "", `"containers":[{"name":"store-admin","ports":[{"name":"store-admin","containerPort":3009}]}]`, "", "store-admin:3009"},
+		{"a metrics port with the name of its container", "", `"containers":[{"name":"store-metrics","ports":[{"name":"store-metrics","containerPort":3009}]}]`, "", NotHTTP},
 		{"a certificate below the home directory", "", `"volumes":[{"name":"shop-certificates","secret":{"secretName":"x"}}],"containers":[{"name":"a","ports":[{"containerPort":9000}],"volumeMounts":[{"name":"shop-certificates","mountPath":"/root/certs"}]}]`, `{"port":9000}`, NotHTTP},
 		{"an agent with a debug page", "", `"containers":[{"name":"a","image":"grafana/alloy","ports":[{"containerPort":12345}]}]`, "", NotHTTP},
 		{"a port called metricshttps", "", `"containers":[{"name":"a","ports":[{"name":"metricshttps","containerPort":9120}]}]`, "", NotHTTP},
@@ -283,7 +283,7 @@ func TestConsolePortIsNotSelected(t *testing.T) {
 	wantChoices(t, []choice{
 		{"a flag and a Service", "", pod(`"--console-address",":9001"`, ""), services, "a:9000"},
 		{"a flag and a declared name", "", pod(`"--console-address=:9001"`, `,"name":"web-console"`), `{"name":"api","port":9000},{"name":"ui","port":9001}`, "a:9000"},
-		{"names of HTTP", "", pod(`"--console-address=:9001"`, ""), `{"name":"http","port":9000},{"name":"http-console","port":9001}`, "a:9000"},
+		{"HTTP port names", "", pod(`"--console-address=:9001"`, ""), `{"name":"http","port":9000},{"name":"http-console","port":9001}`, "a:9000"},
 		{"only a flag", "", pod(`"--console-address=:9001"`, ""), `{"name":"api","port":9000},{"name":"ui","port":9001}`, WhichPort},
 		{"only a Service", "", pod("", ""), services, WhichPort},
 		{"a Service for the console only", "", pod(`"--console-address=:9001"`, ""), `{"name":"console","port":9001}`, "a:9001"},
@@ -454,7 +454,7 @@ func clusterPorts(t *testing.T, ports, peers string) []ServicePort {
 
 func TestPortOfPeersIsNotSelected(t *testing.T) {
 	for _, c := range []struct{ name, containers, service, peers, want string }{
-		{"a port without a name of HTTP", `{"name":"a","ports":[{"name":"api","containerPort":8080},{"name":"gossip","containerPort":7946}]}`, `{"name":"api","port":8080}`, "gossip", "a:8080"},
+		{"a port without an HTTP name", `{"name":"a","ports":[{"name":"api","containerPort":8080},{"name":"gossip","containerPort":7946}]}`, `{"name":"api","port":8080}`, "gossip", "a:8080"},
 		{"a port called http-metrics", `{"name":"a","ports":[{"name":"http-metrics","containerPort":3100},{"name":"memberlist-port","containerPort":7946}]}`, `{"name":"http-metrics","port":3100}`, "memberlist-port", WhichPort},
 		{"the API of an image called http-metrics", `{"name":"a","image":"grafana/loki:2","ports":[{"name":"http-metrics","containerPort":3100},{"name":"grpc","containerPort":9095},{"name":"memberlist-port","containerPort":7946}],` +
 			`"readinessProbe":{"httpGet":{"port":"http-metrics","path":"/ready"}}}`, `{"name":"http-metrics","port":3100}`, "memberlist-port", "a:3100"},
@@ -485,8 +485,8 @@ func TestServiceOfLoadBalancerWithTLS(t *testing.T) {
 	}
 }
 
-// An application can have a name that ends with metrics. Its Service has the same name.
-func TestServiceCalledLikeContainer(t *testing.T) {
+// The name of an application can end with metrics. Its Service has the same name.
+func TestServiceWithNameOfContainer(t *testing.T) {
 	for port, want := range map[string]string{`{"name":"http","port":8428}`: "injected", `{"name":"x","port":8428}`: "skipped not-http"} {
 		ports := portsOf(t, `"name":"shop-metrics"`, port)
 		for container, want := range map[string]string{"shop-metrics": want, "a": "skipped not-http"} {

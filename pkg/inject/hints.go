@@ -621,7 +621,7 @@ func hasTLSItems(volume any) bool {
 }
 
 // containsPath reports whether a value contains the absolute path dir or a file in it. A longer path that
-// contains dir, such as /etc/kafka/certs for /certs, does not count.
+// contains dir, such as /etc/kafka/certs for /certs, is not a match.
 func containsPath(value, dir string) bool {
 	if dir = strings.TrimSuffix(dir, "/") + "/"; dir == "/" {
 		return false

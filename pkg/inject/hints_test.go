@@ -37,7 +37,7 @@ var hinted = []struct{ fact, container, why string }{ // why is empty if the pod
 
 	{"a certificate and its key", pairOfFlags + `,"ports":[{"containerPort":8001,"name":"xds"},{"containerPort":8000,"name":"metrics"}]`, "port xds (8001) of container app is for TLS: --tls-cert-file configures TLS"},
 	{"a certificate and its key on a common port", pairOfFlags + `,"ports":[{"containerPort":8080}]`, "is for TLS"},
-	{"a certificate and its key next to a port of HTTPS", pairOfFlags + `,"ports":[{"containerPort":8443},{"containerPort":8080}]`, ""},
+	{"a certificate and its key next to an HTTPS port", pairOfFlags + `,"ports":[{"containerPort":8443},{"containerPort":8080}]`, ""},
 	{"a certificate and its key next to a port named web-tls", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"web-tls"},{"containerPort":7001}]`, ""},
 	{"a certificate and its key with an HTTP probe", pairOfFlags + `,"ports":[{"containerPort":8080}],"livenessProbe":{"httpGet":{"port":8080}}`, ""},
 	{"a certificate without a key", `"args":["--tls-cert-file=/c/tls.crt"],"ports":[{"containerPort":8080}]`, ""},
@@ -68,7 +68,7 @@ var hinted = []struct{ fact, container, why string }{ // why is empty if the pod
 	{"flags in a variable and another port", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"--bind=0.0.0.0:8000 --certfile=/c/tls.crt --keyfile=/c/tls.key"}],"ports":[{"containerPort":8000}]`, "--certfile configures TLS"},
 	{"flags in a variable without a certificate", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"--bind 0.0.0.0:8443 --workers 4"}],"ports":[{"containerPort":8443}]`, ""},
 	{"flags in a variable with a loopback address", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"--bind 127.0.0.1:8000"}],"ports":[{"containerPort":8000,"name":"http"}]`, "listens on the loopback address only"},
-	{"a number of TLS in a flag and a certificate without a key", `"args":["--bind=0.0.0.0:8443","--certfile=/c/both.pem"],"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
+	{"an HTTPS port number in a flag and a certificate without a key", `"args":["--bind=0.0.0.0:8443","--certfile=/c/both.pem"],"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
 
 	{"the flag -b of Gunicorn in a variable", `"env":[{"name":"GUNICORN_CMD_ARGS","value":"-b 127.0.0.1:8000"}],"ports":[{"containerPort":8000,"name":"http"}]`, "-b=127.0.0.1:8000 listens on the loopback address only"},
 	{"the flag -b of another program", `"command":["kcat","-b","127.0.0.1:8000"],"ports":[{"containerPort":8000}]`, ""},
@@ -100,19 +100,19 @@ var hinted = []struct{ fact, container, why string }{ // why is empty if the pod
 	{"variables with the name of the container", `"env":[{"name":"APP_TLS_CERT_FILE","value":"/c/tls.crt"},{"name":"APP_TLS_KEY_FILE","value":"/c/tls.key"}],"ports":[{"containerPort":8200}]`, "APP_TLS_CERT_FILE configures TLS"},
 	{"variables with the name of the image", `"image":"registry.example:5000/vault-server:1@sha256:aa","env":[{"name":"VAULT_TLS_CERT_FILE","value":"/c/tls.crt"},{"name":"VAULT_TLS_KEY_FILE","value":"/c/tls.key"}],"ports":[{"containerPort":8200}]`, "VAULT_TLS_CERT_FILE configures TLS"},
 	{"a variable with the name of the image that enables TLS", `"image":"shop-web","env":[{"name":"SHOP_WEB_TLS_ENABLED","value":"true"}],"ports":[{"containerPort":8200}]`, "SHOP_WEB_TLS_ENABLED configures TLS"},
-	{"a variable with the name of the image, which is that of any server", `"image":"web","env":[{"name":"WEB_TLS_CERT","value":"/c/tls.crt"}],"ports":[{"containerPort":8200}]`, "WEB_TLS_CERT configures TLS"},
+	{"a variable with the name of the image, which is a general word", `"image":"web","env":[{"name":"WEB_TLS_CERT","value":"/c/tls.crt"}],"ports":[{"containerPort":8200}]`, "WEB_TLS_CERT configures TLS"},
 	{"variables with the name of another server", `"image":"vault-agent","env":[{"name":"VAULT_TLS_CERT_FILE","value":"/c/tls.crt"},{"name":"VAULT_TLS_KEY_FILE","value":"/c/tls.key"}],"ports":[{"containerPort":8200}]`, ""},
 	{"variables with the name of the image and a server that it calls", `"image":"shop","env":[{"name":"SHOP_REDIS_TLS_CERT_FILE","value":"/c/tls.crt"},{"name":"SHOP_REDIS_TLS_KEY_FILE","value":"/c/tls.key"},{"name":"SHOP_CLIENT_CERT","value":"/c/x"},{"name":"SHOP_CLIENT_KEY","value":"/c/y"}],"ports":[{"containerPort":8200}]`, ""},
 
-	{"gRPC by its name and a certificate", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "--tls-cert-file configures TLS"},
-	{"gRPC by its name and a mounted certificate", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "mounts a certificate"},
+	{"a port named grpc and a certificate", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "--tls-cert-file configures TLS"},
+	{"a port named grpc and a mounted certificate", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "mounts a certificate"},
 	{"gRPC next to a port for TLS", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"grpc"},{"containerPort":8443}]`, ""},
-	{"a number of TLS in a flag without a certificate", `"args":["--address=:9443"],"ports":[{"containerPort":9443}]`, ""},
-	{"a number of TLS in a flag with a certificate", `"args":["--address=:9443","--tls-cert-file=/c/x","--tls-key-file=/c/y"],"ports":[{"containerPort":9443}]`, "9443 is a port of HTTPS"},
+	{"an HTTPS port number in a flag without a certificate", `"args":["--address=:9443"],"ports":[{"containerPort":9443}]`, ""},
+	{"an HTTPS port number in a flag with a certificate", `"args":["--address=:9443","--tls-cert-file=/c/x","--tls-key-file=/c/y"],"ports":[{"containerPort":9443}]`, "9443 is a port of HTTPS"},
 	{"a mounted certificate", mounted("/etc/app/tls") + `,"ports":[{"containerPort":50051}]`, "the container mounts a certificate at /etc/app/tls"},
 	{"a mounted certificate and a common number", mounted("/etc/app/certs") + `,"ports":[{"containerPort":5000}]`, "the container mounts a certificate at /etc/app/certs"},
-	{"a mounted certificate and a name of HTTP", mounted("/etc/app/certs") + `,"ports":[{"containerPort":8080,"name":"http"}]`, ""},
-	{"a mounted certificate next to a port of HTTPS", mounted("/etc/nginx/ssl") + `,"ports":[{"containerPort":50051},{"containerPort":443}]`, ""},
+	{"a mounted certificate and an HTTP port name", mounted("/etc/app/certs") + `,"ports":[{"containerPort":8080,"name":"http"}]`, ""},
+	{"a mounted certificate next to an HTTPS port", mounted("/etc/nginx/ssl") + `,"ports":[{"containerPort":50051},{"containerPort":443}]`, ""},
 	{"a mounted certificate and two ports", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000},{"containerPort":7001,"name":"http"}]`, ""},
 	{"a mounted certificate and a probe that uses HTTPS on another port", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000}],"readinessProbe":{"httpGet":{"port":7001,"scheme":"HTTPS"}}`, ""},
 	{"certificates of authorities", mounted("/etc/ssl/certs") + `,"ports":[{"containerPort":7000}]`, ""},
@@ -126,7 +126,7 @@ var hinted = []struct{ fact, container, why string }{ // why is empty if the pod
 	{"grpc_health_probe over TLS", `"readinessProbe":{"exec":{"command":["/bin/grpc_health_probe","-addr=:7000","-tls"]}},"ports":[{"containerPort":7000}]`, "gRPC over TLS"},
 
 	{"a number that ends with 443", `"ports":[{"containerPort":10443}]`, "10443 is a port of HTTPS"},
-	{"a number that ends with 443 with the name http", `"ports":[{"containerPort":10443,"name":"http"}]`, ""},
+	{"a port named http whose number ends with 443", `"ports":[{"containerPort":10443,"name":"http"}]`, ""},
 	{"the port name of a webhook", `"ports":[{"containerPort":9876,"name":"webhook-server"}]`, "the port name is webhook-server"},
 }
 

@@ -226,7 +226,7 @@ type injection struct {
 	out Outcome
 }
 
-// run executes the steps of the injection. It ends with the first step that returns an error.
+// run executes the steps of the injection. It stops at the first step that returns an error.
 func (in *injection) run(opts Options) error {
 	for _, step := range []func() error{
 		in.checkExistingSidecar,
@@ -523,8 +523,8 @@ func (in *injection) requiresWindows() bool {
 const betaOS = "beta.kubernetes.io/os"
 
 // checkNames returns an error for names and numbers of ports that Kubernetes does not
-// accept. An API server calls webhooks before it validates a pod, and the changes contain
-// the names and use them to find containers and ports.
+// accept. The check is necessary because an API server calls webhooks before it validates a pod,
+// and the paths of the changes refer to containers and ports by name.
 func (in *injection) checkNames() error {
 	seen := map[string]bool{}
 	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {

@@ -26,9 +26,9 @@ func TestMeshProxyIsNotSelected(t *testing.T) {
 	}
 }
 
-// A mesh redirects connections to the pod to its proxy, before any container starts or after an
-// init container. If the proxy is a regular container, it starts after all init containers, and
-// until then a probe of a native sidecar fails.
+// A mesh redirects the connections to a pod to the mesh proxy, either before any container starts or
+// after an init container. If the proxy is a regular container, it starts after all init containers.
+// Until then, a probe of a native sidecar fails.
 func TestNativeSidecarHasNoStartupProbeInMesh(t *testing.T) {
 	const web = `{"name":"web","image":"web","ports":[{"containerPort":8080}]}`
 	const proxy = `{"name":"%s","image":"proxy","ports":[{"containerPort":15090}]%s}`

@@ -167,8 +167,8 @@ func isAside(s ServicePort, c *corev1.Container) bool {
 	return asideService.MatchString(s.Service) && !isApp
 }
 
-// nameInService returns the evidence of the name that a container port has in a Service. A Service for
-// metrics or for peers can also call a port http.
+// nameInService returns the evidence of the name that a container port has in a Service. The name is ignored
+// if the Service is for metrics or for peers, because such a Service can also call a port http.
 func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) evidence {
 	if isAside(s, c) {
 		return evidence{notForRequests, fmt.Sprintf("the port belongs to Service %s", s.Service)}

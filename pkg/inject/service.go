@@ -245,8 +245,8 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 	return out, selects
 }
 
-// followPorts changes the target ports of a Service to the sidecar port to. text
-// describes this port. selected contains the pods that the Service selects, and like is
+// followPorts replaces the application port in the target ports of a Service with to, which is
+// the sidecar port that text describes. selected contains the pods that the Service selects, and like is
 // the outcome for one of the injected pods. The first change is the status annotation.
 func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, to intstr.IntOrString, text string) Outcome {
 	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "the Service uses the port name, or does not target the application port"}

@@ -7,7 +7,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// If why is empty, the port, which has the name http, is selected.
+// springContainers contains fields of containers that have a port named http. If why is empty, the port must be
+// selected.
 var springContainers = []struct{ name, container, why string }{
 	{"system property", `"command":["java","-Dserver.ssl.key-store=/c/shop.p12","-jar","shop.jar"]`, "-Dserver.ssl.key-store configures TLS"},
 	{"system property in camel case", `"command":["java","-Dserver.ssl.keyStore=classpath:shop.p12"]`, "-Dserver.ssl.keyStore configures TLS"},
@@ -45,7 +46,7 @@ var springContainers = []struct{ name, container, why string }{
 	{"TLS of a client", `"args":["-Djavax.net.ssl.keyStore=/c/x.p12","-Djavax.net.ssl.trustStore=/c/y.p12"],"env":[{"name":"SPRING_SSL_BUNDLE_JKS_DB_KEYSTORE_LOCATION","value":"/c/z.jks"}]`, ""},
 	{"TLS and a probe over HTTP", `"args":["--server.ssl.bundle=shop"],"livenessProbe":{"httpGet":{"port":8080}}`, ""},
 	{"TLS on another port", `"args":["--server.ssl.bundle=shop","--server.port=9000"]`, ""},
-	{"TLS on the port of an option", `"args":["--server.ssl.bundle=shop"],"env":[{"name":"JAVA_OPTS","value":"-Dserver.port=8080"},{"name":"SERVER_PORT","value":"9000"}]`, "--server.ssl.bundle configures TLS"},
+	{"TLS on the port in JAVA_OPTS", `"args":["--server.ssl.bundle=shop"],"env":[{"name":"JAVA_OPTS","value":"-Dserver.port=8080"},{"name":"SERVER_PORT","value":"9000"}]`, "--server.ssl.bundle configures TLS"},
 }
 
 func TestSpringPropertiesConfigureTLS(t *testing.T) {
@@ -73,7 +74,7 @@ func TestSpringPropertiesSelectThePort(t *testing.T) {
 		{"port with TLS", `"args":["-Dserver.port=8090","-Dserver.ssl.bundle=shop"]`, "skipped not-http 0"},
 		{"TLS on the default port", tls + `,"ports":[{"containerPort":8080,"name":"http"},{"containerPort":9000,"name":"grpc"}]`, "injected 9000"},
 		{"TLS on the only port", tls + `,"ports":[{"containerPort":5601,"name":"http"},{"containerPort":9000,"name":"metrics"}]`, "skipped not-http 0"},
-		{"TLS on the port with a name of HTTP", tls + `,"ports":[{"containerPort":7000,"name":"http"},{"containerPort":9000,"name":"grpc"}]`, "injected 9000"},
+		{"TLS on the port with an HTTP name", tls + `,"ports":[{"containerPort":7000,"name":"http"},{"containerPort":9000,"name":"grpc"}]`, "injected 9000"},
 		{"TLS on an unknown port", tls + `,"ports":[{"containerPort":7000,"name":"a"},{"containerPort":7001,"name":"b"}]`, "refused which-port 0"},
 		{"TLS next to a port of TLS", tls + `,"ports":[{"containerPort":8080,"name":"http"},{"containerPort":8443,"name":"https"}]`, "injected 8080"},
 		{"no TLS on a port of TLS", `"env":[{"name":"SERVER_SSL_ENABLED","value":"false"}],"ports":[{"containerPort":8443,"name":"https"}]`, "injected 8443"},

@@ -60,7 +60,7 @@ func upstreamOf(s parameter, part string) int32 {
 		default:
 			port = "80"
 		}
-		// An exporter reads metrics. A proxy in front of the metrics uses the word upstream.
+		// An exporter reads metrics from such an address. A proxy in front of the metrics uses the word upstream.
 		if (anyOf(s.words, scrapeWords) || anyOf(s.words, sideWords) || healthPath.MatchString(m[3])) && !isUpstream(s.words) {
 			return 0
 		}

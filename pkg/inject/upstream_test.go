@@ -53,7 +53,7 @@ func TestPortIsNotSelectedIfProxyUpstreamIsUnknown(t *testing.T) {
 		{"a configuration file and another server", "", pod(image + `,"args":["--config=/etc/proxy.cfg","--upstream=http://api:8080"]`), "", "web:8080"},
 		{"a configuration file and a timeout", "", pod(image + `,"args":["--config=/etc/proxy.cfg","--upstream-timeout=30s"]`), "", NotHTTP},
 		{"a configuration file and a flag with the URL of another server", "", pod(image + `,"args":["--config=/etc/proxy.cfg","--upstream-url=http://api:8080"]`), "", "web:8080"},
-		{"no server", "", pod(image), "", "web:8080"},
+		{"no upstream server", "", pod(image), "", "web:8080"},
 		{"another image with a configuration file", "", pod(`"image":"x/front:1","args":["--config=/etc/x"]`), "", "web:8080"},
 		{"a Service for the application", "", pod(image + `,"args":["--config=/etc/proxy.cfg"]`), `{"port":80,"targetPort":"http"}`, "web:8080"},
 		{"a Service for the proxy", "", pod(image + `,"args":["--config=/etc/proxy.cfg"]`), `{"port":80,"targetPort":4180}`, "front:4180"},

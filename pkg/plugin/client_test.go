@@ -93,17 +93,17 @@ func TestScrapeReturnsReasonOfFailure(t *testing.T) {
 		metrics, stats answer
 		want           string
 	}{
-		"refused":             {answer{503, "application/json", refused}, answer{503, "application/json", refused}, "port 9091: connection refused"},
-		"refused, statistics": {answer{503, "application/json", refused}, stats, "<nil>"},
-		"metrics are off":     {answer{404, "text/plain", "404 page not found\n"}, stats, "<nil>"},
-		"unknown metrics":     {answer{200, "text/plain", "up 1\n"}, stats, "<nil>"},
-		"Knative's own":       {answer{404, "text/plain", "404\n"}, answer{200, "application/protobuf", "\x0a\x03web"}, "the sidecar is a queue-proxy without metrics"},
-		"forbidden":           {answer{403, "application/json", `{"kind":"Status","message":"pods \"web\" is forbidden"}`}, stats, "forbidden: the permission to get pods/proxy is missing"},
-		"unreachable":         {answer{503, "application/json", strings.Replace(refused, "connection refused", "no route to host", 1)}, stats, "port 9091: no route to host"},
-		"gone":                {answer{404, "application/json", `{"kind":"Status","message":"pods \"web\" not found"}`}, stats, `port 9091: pods "web" not found`},
-		"busy":                {answer{503, "text/plain", "too many scrapes\n"}, stats, "port 9091 returned 503 Service Unavailable"},
-		"not text":            {answer{200, "text/plain", "queue_proxy_ready yes\n"}, stats, `parse metrics: text format parsing error in line 1: expected float as value, got "yes"`},
-		"a redirect":          {answer{302, "text/plain", ""}, stats, "port 9091 returned 302 Found"},
+		"refused":         {answer{503, "application/json", refused}, answer{503, "application/json", refused}, "port 9091: connection refused"},
+		"only statistics": {answer{503, "application/json", refused}, stats, "<nil>"},
+		"metrics are off": {answer{404, "text/plain", "404 page not found\n"}, stats, "<nil>"},
+		"unknown metrics": {answer{200, "text/plain", "up 1\n"}, stats, "<nil>"},
+		"Knative sidecar": {answer{404, "text/plain", "404\n"}, answer{200, "application/protobuf", "\x0a\x03web"}, "the sidecar is a queue-proxy without metrics"},
+		"forbidden":       {answer{403, "application/json", `{"kind":"Status","message":"pods \"web\" is forbidden"}`}, stats, "forbidden: the permission to get pods/proxy is missing"},
+		"unreachable":     {answer{503, "application/json", strings.Replace(refused, "connection refused", "no route to host", 1)}, stats, "port 9091: no route to host"},
+		"gone":            {answer{404, "application/json", `{"kind":"Status","message":"pods \"web\" not found"}`}, stats, `port 9091: pods "web" not found`},
+		"busy":            {answer{503, "text/plain", "too many scrapes\n"}, stats, "port 9091 returned 503 Service Unavailable"},
+		"not text":        {answer{200, "text/plain", "queue_proxy_ready yes\n"}, stats, `parse metrics: text format parsing error in line 1: expected float as value, got "yes"`},
+		"a redirect":      {answer{302, "text/plain", ""}, stats, "port 9091 returned 302 Found"},
 	}
 	c := clientFor(t, func(w http.ResponseWriter, r *http.Request) {
 		name, port, _ := strings.Cut(strings.Split(r.URL.Path, "/")[6], ":")

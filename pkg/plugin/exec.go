@@ -46,8 +46,8 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, std
 	return 0, err
 }
 
-// notExecutable returns an error if a pod does not exist or has no such container. It returns nil if it
-// cannot read the pod, which requires another permission than a command.
+// notExecutable returns an error if a pod does not exist, or if its container does not exist or does not run. It
+// returns nil if the pod is not readable, because a user who can run commands may be unable to read pods.
 func (c *Client) notExecutable(ctx context.Context, namespace, name, container string) error {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()

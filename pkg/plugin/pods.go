@@ -63,8 +63,8 @@ func SidecarOf(pod *corev1.Pod, name string) (Sidecar, bool) {
 	return s, true
 }
 
-// workload returns the kind and the name of the workload that a pod belongs to, such as "deployment/web". If the
-// owner is a ReplicaSet that belongs to a Deployment, the name of the ReplicaSet ends with the template hash.
+// workload returns the kind and the name of the workload that a pod belongs to, such as "deployment/web". A
+// ReplicaSet belongs to a Deployment if its name ends with the template hash.
 func workload(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -80,8 +80,8 @@ func workload(pod *corev1.Pod) string {
 }
 
 // ports returns the ports of the sidecar in c. It computes them from the environment, as the sidecar does. If a setting
-// is invalid, for example because the container runs another queue-proxy, ports looks up the names of the container
-// ports.
+// is invalid, for example because the container runs another queue-proxy, ports uses the container ports with the
+// names that Knative defines.
 func ports(c *corev1.Container) (metrics, stats int) {
 	environ := make([]config.EnvVar, len(c.Env))
 	for i, v := range c.Env {

@@ -15,7 +15,7 @@ import (
 // Column is a column of the table.
 type Column struct {
 	Title string
-	Min   int  // minimum width in a narrow window, in characters; 0 means that the column is not cut
+	Min   int  // minimum width in a narrow window, in characters; 0 means that the cells are never shortened
 	Name  bool // the column contains names that often differ only at the end
 	Keep  bool // the column is shown in a window of any width
 

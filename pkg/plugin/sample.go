@@ -22,7 +22,7 @@ type Sample struct {
 	At time.Time
 
 	Ready    *bool // nil if there are no metrics, or if Unprobed is true
-	Unprobed bool  // there are metrics, but none of a readiness probe
+	Unprobed bool  // there are metrics, but no readiness probe has run
 	Draining bool
 	Reason   string // reason why the pod is not ready, or ""
 

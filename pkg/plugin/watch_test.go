@@ -130,7 +130,7 @@ func TestRowContainsStateAndNote(t *testing.T) {
 		"statistics":          {Sidecar{Ready: true}, &Sample{}, nil, "ready metrics are disabled; only statistics are shown"},
 		"statistics, unready": {Sidecar{}, &Sample{}, nil, "not-ready metrics are disabled; only statistics are shown"},
 		"no probe":            {Sidecar{Ready: true}, &Sample{Unprobed: true}, nil, "ready "},
-		"no answer":           {Sidecar{Ready: true}, nil, errors.New("no response within 3s"), "unknown no response within 3s"},
+		"no response":         {Sidecar{Ready: true}, nil, errors.New("no response within 3s"), "unknown no response within 3s"},
 		"no sample":           {Sidecar{Ready: true}, nil, nil, "unknown "},
 		"absent":              {Sidecar{Absent: "Pending"}, nil, nil, "unknown Pending"},
 		"absent after ready":  {Sidecar{Absent: "CrashLoopBackOff"}, &ready, nil, "unknown CrashLoopBackOff"},

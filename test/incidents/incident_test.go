@@ -116,7 +116,7 @@ func TestTableContainsEachIncident(t *testing.T) {
 	harness.Document(t, "../../docs/metrics.md", "incidents", b.String(), *update)
 }
 
-// A cell of the table is empty if a signal does not report the incident for the reason silent.
+// A cell is a cell of the table. If the signal does not report the incident, text is empty and silent is the reason.
 type cell struct{ text, silent string }
 
 // cells returns the cells of the row that contain the expected signals.

@@ -31,7 +31,7 @@ const interval = 2 * time.Second
 var (
 	forField = regexp.MustCompile(`(?m)^ *for: .*\n`)
 
-	// shorter replaces the condition of NobodyLeaves, which is true after a minute.
+	// shorter shortens the wait in the condition of NobodyLeaves from 60 s to 20 s.
 	shorter = strings.NewReplacer("oldest_waiter_age_seconds > 60", "oldest_waiter_age_seconds > 20")
 )
 

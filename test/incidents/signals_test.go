@@ -21,7 +21,7 @@ import (
 type signal struct {
 	name string
 
-	// silent reports whether the signal does not report the incident.
+	// silent reports whether the signal is expected not to report the incident.
 	silent func(in *incident) bool
 
 	// check returns an error if the signal does not have the value that is expected for the incident.
@@ -140,7 +140,8 @@ func fetch(url string) (string, error) {
 // warning matches a line that requires attention.
 var warning = regexp.MustCompile(`"severity":"(WARNING|ERROR|CRITICAL)"`)
 
-// checkLog requires a line with all words. If the incident is not logged, there must not be a warning.
+// checkLog returns an error if no line contains all parts of in.log. If in.log is empty, it returns an error
+// if there is a warning.
 func checkLog(p *pod, in *incident) error {
 	if len(in.log) == 0 {
 		if line := warning.FindString(p.stderr.String() + p.stdout.String()); line != "" {
@@ -154,7 +155,7 @@ func checkLog(p *pod, in *incident) error {
 	return nil
 }
 
-// checkPage fails the test unless the incident's problem is the first problem on the status page.
+// checkPage returns an error unless the incident's problem is the first problem on the status page.
 func checkPage(p *pod, in *incident) error {
 	page, err := fetch("http://127.0.0.1:" + p.status + "/status.json")
 	if err != nil {
@@ -180,8 +181,8 @@ func checkPage(p *pod, in *incident) error {
 // spaces matches the spaces and line breaks between two words.
 var spaces = regexp.MustCompile(`\s+`)
 
-// checkWhy requires a part of the output of `queue-proxy why`. If the output does not report the incident, it must not
-// report a problem.
+// checkWhy returns an error if the output of `queue-proxy why` does not contain in.why. If in.why is empty, it returns
+// an error if the output reports a problem.
 func checkWhy(p *pod, in *incident) error {
 	why := exec.CommandContext(p.ctx, queueProxy, "why")
 	why.Env = []string{"STATUS_PORT=" + p.status}

@@ -25,9 +25,8 @@ const width = 60
 var ErrUsage = errors.New("invalid command line")
 
 // Execute runs root with args. It adds the commands version, help, completion and man. The man command is hidden,
-// because it is only used to build packages. The subcommands of root must use RunE functions. Execute writes the
-// error that the command returns to the standard error stream of root, and returns the error, unless ctx is
-// canceled.
+// because it is only used to build packages. The subcommands of root must use RunE functions. Execute returns the
+// error of the command. Unless ctx is canceled, it also writes the error to the standard error stream of root.
 //
 // An error that occurs before the RunE function of a command is called, for example in PreRunE, is reported as an
 // invalid command line. The message also contains the command that shows the help text.

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// nobody is the address of a client that the test does not identify.
+// nobody is the client address in tests that do not distinguish clients.
 var nobody netip.Addr
 
 func TestBudgetIsGrantedInOrder(t *testing.T) {

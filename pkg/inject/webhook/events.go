@@ -99,9 +99,9 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	e.metrics.event(eventWritten)
 }
 
-// about queues an event for the owner of a pod, because the pod has no name yet. The pod is not
-// injected, or is injected with low confidence. If the pod has no owner, a user created the pod and
-// receives the response.
+// about queues an event for a pod that is not injected, or is injected with low confidence. The event
+// refers to the owner of the pod, because the pod has no name yet. There is no event if the pod has no
+// owner, because a user created the pod and receives the response.
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	owner := controllerOf(pod)
 	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {

@@ -173,7 +173,7 @@ func TestIncompleteReviewsDoNotBlockNewConnections(t *testing.T) {
 		"half a header section": small[:20],
 		"half a body":           small[:len(small)-1],
 		"no response read":      small,
-		"a refusal":             strings.Replace(small, "POST", "GET", 1),
+		"a rejected method":     strings.Replace(small, "POST", "GET", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -341,9 +341,9 @@ func TestInvalidTLSClosesConnection(t *testing.T) {
 	for name, text := range map[string]string{
 		"plain HTTP":          "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
 		"zeros":               strings.Repeat("\x00", 1000),
-		"a record too long":   "\x16\x03\x01\xff\xff" + strings.Repeat("x", 70_000),
+		"a long record":       "\x16\x03\x01\xff\xff" + strings.Repeat("x", 70_000),
 		"an alert":            "\x15\x03\x01\x00\x02\x02\x28",
-		"a hello of nothing":  "\x16\x03\x01\x00\x04\x01\x00\x00\x00",
+		"an empty hello":      "\x16\x03\x01\x00\x04\x01\x00\x00\x00",
 		"data before a hello": "\x17\x03\x03\x00\x10" + strings.Repeat("x", 16),
 		"a hello and garbage": helloOf(t) + strings.Repeat("x", 1000),
 		"endless empty data":  strings.Repeat("\x16\x03\x01\x00\x00", 1000),

@@ -52,9 +52,9 @@ const authorityName = "queue-proxy-injector-ca"
 // share, and publishes its authority in the configuration of the webhook.
 //
 // There is no leader. Each replica only writes a Secret or a configuration that has not changed
-// since it was read (metadata.resourceVersion). After a conflict, the replica starts again. A
-// replica never removes an authority that another replica has published before the authority
-// expires. Therefore, the API server always trusts the certificates of all replicas.
+// since it was read (metadata.resourceVersion). After a conflict, the replica starts again. Until an
+// authority expires, no replica removes it from the configuration, even if another replica published
+// it. Therefore, the API server always trusts the certificates of all replicas.
 type Self struct {
 	Kube          *Kube
 	Namespace     string
@@ -251,8 +251,8 @@ func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookCon
 	return err
 }
 
-// mergeBundles returns the first two authorities and the published authorities of the injector that
-// are not expired. Duplicates are removed. The order is deterministic.
+// mergeBundles returns the certificates in authority and next, followed by the authorities of the injector
+// in published. Expired certificates and duplicates are removed. The order is deterministic.
 func mergeBundles(now time.Time, authority, next, published []byte) []byte {
 	var bundle []byte
 	seen := map[string]bool{}

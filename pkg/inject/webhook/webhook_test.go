@@ -375,7 +375,7 @@ func stalled(t *testing.T, s *httptest.Server, d *net.Dialer, length, sent int) 
 // reviews.
 func TestStalledReviewsDoNotBlockOtherClients(t *testing.T) {
 	v := newReviewer(nil)
-	v.limit = harness.Patience // the limit is long, so that the stalled reviews end because of transferTimeout also on a busy machine
+	v.limit = harness.Patience // long enough that the stalled reviews fail because of transferTimeout, even on a busy machine
 	s := serve(t, v)
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	for range 4 * memoryOfTexts / maxReviewBytes {
@@ -421,7 +421,7 @@ func TestResponseAndLogAreTruncated(t *testing.T) {
 		"an annotation": question([]byte(strings.Replace(goodPod, `"metadata":{`, `"metadata":{"annotations":{"queue-proxy.dev/`+long+`":"1"},`, 1)), nil),
 		"a value":       question([]byte(strings.Replace(goodPod, `"metadata":{`, `"metadata":{"annotations":{"queue-proxy.dev/concurrency":"`+long+`"},`, 1)), nil),
 		"no pod":        question([]byte(`"`+long+`"`), nil),
-		"its image":     question([]byte(strings.Replace(goodPod, `"image":"web:1"`, `"image":{"`+long+`":1}`, 1)), nil),
+		"the image":     question([]byte(strings.Replace(goodPod, `"image":"web:1"`, `"image":{"`+long+`":1}`, 1)), nil),
 	} {
 		before := lines.Len()
 		_, answer := ask(t, s, body)

@@ -28,7 +28,7 @@ func idle() *Board {
 	return b
 }
 
-// sampled takes n samples and calls each before each sample.
+// sampled takes n samples. It calls the function each one interval before each sample.
 func (b *Board) sampled(n int, each func()) {
 	for range n {
 		each()

@@ -196,7 +196,7 @@ type Board struct {
 	taken    int                // number of samples since the start
 	noted    uint64             // number of failures since the start
 	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
-	baseline [numBuckets]uint64 // times of requests in the app since the start, without recent, and except while the app is slow
+	baseline [numBuckets]uint64 // times of requests in the app since the start, excluding recent and the periods in which the app was slow
 	recent   [2]counts          // times of the newest samples (see addTimesLocked)
 	all      [numBuckets]uint64 // times of requests in the app since the start, without the requests of a hang
 
@@ -414,7 +414,7 @@ func (b *Board) sample() {
 	b.updateLocked(e)
 	switch isSlow := b.existsLocked(slow); {
 	case wasSlow && !isSlow:
-		b.recent = [2]counts{} // times from the start of the slow period
+		b.recent = [2]counts{} // discard the times from the start of the slow period
 	case !isSlow:
 		b.addTimesLocked(&times)
 	}

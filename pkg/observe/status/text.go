@@ -97,8 +97,8 @@ func (t *text) add(limit int, paragraphs ...string) {
 	t.lines += len(lines)
 }
 
-// addWarnings adds the warnings that fit completely if the text has at most the given number of lines, and the number of
-// the other warnings.
+// addWarnings adds warnings until the text has the given number of lines. It does not truncate a warning. If warnings
+// do not fit, the last line contains their number.
 func (t *text) addWarnings(warnings []string, lines int) {
 	for i, w := range warnings {
 		paragraph := "warning: " + w

@@ -63,8 +63,8 @@ func (p *pod) isReady() bool {
 	})
 }
 
-// owner returns the kind, namespace and name of a pod's workload. The owner of a ReplicaSet with a template hash is a
-// Deployment.
+// owner returns the kind, namespace and name of a pod's workload. A ReplicaSet whose name ends with the template hash
+// belongs to a Deployment.
 func (p *pod) owner() string {
 	owner := metav1.GetControllerOf(p)
 	if owner == nil {
