@@ -33,8 +33,8 @@ func (w *wire) start() *exporter {
 	o := &Options{Target: export.Target{Protocol: export.OTLP, Endpoint: "http://user:hunter2@collector:4318/path?key=hunter2"}}
 	o.Report = func(err error) { w.reports = append(w.reports, err) }
 	o.Restored = func(lost uint64) { w.ends = append(w.ends, lost) }
-	e := startExporter(o, bytePerSpan{}, func(ctx context.Context, body ...[]byte) (int, error) {
-		w.body = bytes.Join(body, nil)
+	e := startExporter(o, bytePerSpan{}, func(ctx context.Context, body []byte) (int, error) {
+		w.body = bytes.Clone(body)
 		size := len(w.body)
 		if len(w.sizes) == 0 {
 			w.began = time.Now()
@@ -58,7 +58,7 @@ func (w *wire) start() *exporter {
 type bytePerSpan struct{}
 
 func (bytePerSpan) appendSpan(b []byte, _ *record, _ *trace.SpanData) []byte { return append(b, 's') }
-func (bytePerSpan) body(spans []byte) [][]byte                               { return [][]byte{spans} }
+func (bytePerSpan) body(spans []byte) []byte                                 { return spans }
 
 // texts returns the reported errors as text.
 func (w *wire) texts() (all []string) {

@@ -120,14 +120,14 @@ func appendFixed64(b []byte, field protowire.Number, n uint64) []byte {
 }
 
 // body implements format.
-func (f *otlpProto) body(spans []byte) [][]byte {
+func (f *otlpProto) body(spans []byte) []byte {
 	inner := len(f.scope) + len(spans)
 	outer := len(f.resource) + protowire.SizeTag(scopeSpans) + protowire.SizeBytes(inner)
-	b := make([]byte, 0, len(f.resource)+len(f.scope)+2*maxPrefix)
+	b := make([]byte, 0, maxPrefix+outer)
 	b = protowire.AppendVarint(protowire.AppendTag(b, resourceSpans, protowire.BytesType), uint64(outer))
 	b = append(b, f.resource...)
 	b = protowire.AppendVarint(protowire.AppendTag(b, scopeSpans, protowire.BytesType), uint64(inner))
-	return [][]byte{append(b, f.scope...), spans}
+	return append(append(b, f.scope...), spans...)
 }
 
 // appendSpan implements format.
@@ -230,8 +230,8 @@ func newOTLPJSON(r *export.Resource) (format, error) {
 }
 
 // body implements format. Each span ends in a comma.
-func (f *otlpJSON) body(spans []byte) [][]byte {
-	return [][]byte{f.start, spans[:len(spans)-1], []byte("]}]}]}")}
+func (f *otlpJSON) body(spans []byte) []byte {
+	return slices.Concat(f.start, spans[:len(spans)-1], []byte("]}]}]}"))
 }
 
 // appendSpan implements format.
