@@ -297,7 +297,7 @@ const (
 func oneRequest(b []byte) (n int, method string, then ending) {
 	var q wire.Request
 	n, err := q.Parse(b)
-	var no *wire.Refused
+	var no *wire.Error
 	switch {
 	case errors.As(err, &no) && no.Word == wire.WordLeadingLine: // this engine skips an empty line
 		return 0, "", more

@@ -284,7 +284,7 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 	switch {
 	// A header section that is too long is rejected with status 431, even if it is also malformed (RFC 6585 section 5).
 	case err != nil && n <= limit:
-		if refused, ok := errors.AsType[*wire.Refused](err); ok {
+		if refused, ok := errors.AsType[*wire.Error](err); ok {
 			return refused.Status
 		}
 		return http.StatusBadRequest

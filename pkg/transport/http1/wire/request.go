@@ -80,7 +80,7 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 // may be in another slice, followed by more bytes. Parse does not search the same bytes again. The fields are valid
 // if n > 0. Reset discards an incomplete header section.
 //
-// The error is a *[Refused]. If the error is not nil and n > 0, n is still the length of the header section. An
+// The error is a *[Error]. If the error is not nil and n > 0, n is still the length of the header section. An
 // invalid request line is reported immediately. All other errors are reported after the header section is complete.
 //
 // If Parse accepts a header section, net/http accepts it with the same meaning. The exceptions are
@@ -123,7 +123,7 @@ func (r *Request) Shrink(n int) {
 	}
 }
 
-func (r *Request) parse(b []byte) (n int, refused *Refused) {
+func (r *Request) parse(b []byte) (n int, refused *Error) {
 	resumed := r.lineEnd > 0
 	if !resumed {
 		if !r.findLine(b) {
@@ -188,7 +188,7 @@ func skipEmpty(b []byte, from int) int {
 
 // line parses the request line: method SP request-target SP HTTP-version (RFC 9112 section 3). Like
 // net/http, it does not accept other whitespace.
-func (r *Request) line(b []byte) *Refused {
+func (r *Request) line(b []byte) *Error {
 	line := b[r.begin:r.lineEnd]
 	if line[len(line)-1] == '\r' {
 		line = line[:len(line)-1]
@@ -240,7 +240,7 @@ func (r *Request) target() {
 
 // validate sets the fields of r. It returns an error if implementations may disagree about the end
 // or the meaning of the header section.
-func (r *Request) validate() *Refused {
+func (r *Request) validate() *Error {
 	h := &r.head
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
 	r.Close = h.close || h.unlisted || r.Minor == 0 && !h.keepAlive
@@ -269,7 +269,7 @@ func (r *Request) validate() *Refused {
 }
 
 // unsupported returns an error if the header section is valid but the request is not served.
-func (r *Request) unsupported() *Refused {
+func (r *Request) unsupported() *Error {
 	h := &r.head
 	switch {
 	case r.begin > 0:
@@ -279,7 +279,7 @@ func (r *Request) unsupported() *Refused {
 	case h.folded:
 		return Refuse(WordFold)
 	case h.codings > 1: // RFC 9112 section 6.1
-		return &Refused{Word: WordTransferCoding, Status: 501}
+		return &Error{Problem: "request refused", Word: WordTransferCoding, Status: 501}
 	case h.lengthList:
 		return Refuse(WordContentLength)
 	case h.chunked && h.forbidden:

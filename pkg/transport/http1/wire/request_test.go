@@ -12,7 +12,7 @@ import (
 
 // requestVerdict returns the result for a header section in the format of the vectors.
 func requestVerdict(r *wire.Request, n int, err error) string {
-	var refused *wire.Refused
+	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
 		return "refused " + string(refused.Word)
@@ -200,7 +200,7 @@ func TestRefusedRequestHasStatusAndLength(t *testing.T) {
 	} {
 		var r wire.Request
 		n, err := r.Parse([]byte(head))
-		var refused *wire.Refused
+		var refused *wire.Error
 		if !errors.As(err, &refused) || n != len(head) {
 			t.Errorf("%q: got %d, %v, want %d and a refusal", head, n, err, len(head))
 			continue
@@ -217,7 +217,7 @@ func TestRefusedRequestHasStatusAndLength(t *testing.T) {
 	} {
 		var r wire.Request
 		n, err := r.Parse([]byte(head))
-		var refused *wire.Refused
+		var refused *wire.Error
 		if !errors.As(err, &refused) || n != 0 {
 			t.Errorf("%.200q: got %d, %v, want 0 and a refusal", head, n, err)
 			continue
