@@ -354,12 +354,12 @@ var (
 // unusual reports whether net/http may reject a request that this engine serves: because of its host,
 // its target or its Connection field, or because HTTP/1.0 has no Expect field.
 func unusual(q *wire.Request) bool {
-	switch q.Form {
-	case wire.Authority:
+	switch {
+	case string(q.Method) == "CONNECT":
 		if !plainHost.Match(q.Target) || !regexp.MustCompile(`:[0-9]+$`).Match(q.Target) {
 			return true
 		}
-	case wire.Absolute:
+	case q.Target[0] != '/' && string(q.Target) != "*":
 		if m := plainTarget.FindSubmatch(q.Target); m == nil || !plainHost.Match(m[1]) {
 			return true
 		}

@@ -22,24 +22,12 @@ func HasPreface(b []byte) (is, maybe bool) {
 	return n == len(Preface), n < len(Preface)
 }
 
-// Form is the form of a request target (RFC 9112 section 3.2).
-type Form uint8
-
-// Values of Form.
-const (
-	Origin    Form = iota // "/path?query"
-	Absolute              // "http://host/path?query"
-	Authority             // "host:port", only for CONNECT
-	Asterisk              // "*", only for OPTIONS
-)
-
 // Request is the header section of a request. The zero value is ready to use. A Request can be
 // reused for the next request of a connection.
 type Request struct {
 	Method []byte
 	Target []byte // unchanged; contains no whitespace or control characters, but can contain bytes that are not ASCII
-	Form   Form
-	Minor  int // minor version of HTTP/1.x
+	Minor  int    // minor version of HTTP/1.x
 
 	// Host is the authority of the target if it has one, and the Host field otherwise (RFC 9112
 	// section 3.2.2). A proxy must forward this value instead of the field.
@@ -211,22 +199,17 @@ func (r *Request) line(b []byte) *Error {
 	return nil
 }
 
-// target sets the form and the host of the target (RFC 9112 section 3.2). If plainHost does not accept the host,
-// target sets r.Host to nil, and the Host field is used.
+// target sets the host of the target (RFC 9112 section 3.2). If there is no host, or if plainHost does not accept the
+// host, target sets r.Host to nil, and the Host field is used.
 func (r *Request) target() {
 	t := r.Target
-	r.Form, r.Host = Origin, nil
+	r.Host = nil
 	switch {
-	case t[0] == '/' && string(r.Method) != "CONNECT":
-	case string(t) == "*" && string(r.Method) == "OPTIONS":
-		r.Form = Asterisk
 	case string(r.Method) == "CONNECT":
-		r.Form = Authority
 		if port := plainHost(t); port > 0 && port < len(t) {
 			r.Host = t
 		}
-	default:
-		r.Form = Absolute
+	case t[0] != '/':
 		scheme := schemeLength(t)
 		host := t[scheme:]
 		if end := bytes.IndexAny(host, "/?"); end >= 0 {
@@ -284,7 +267,7 @@ func (r *Request) unsupported() *Error {
 		return Refuse(WordContentLength)
 	case h.chunked && h.forbidden:
 		return Refuse(WordTrailerName)
-	case r.Form == Absolute && string(r.Target) != "*" && schemeLength(r.Target) == 0:
+	case string(r.Method) != "CONNECT" && r.Target[0] != '/' && string(r.Target) != "*" && schemeLength(r.Target) == 0:
 		return Refuse(WordTarget)
 	case h.hosts > 0 && plainHost(h.host) < 0 && !ValidHost(r.Host): // RFC 9112 section 3.2
 		return Refuse(WordHost)
