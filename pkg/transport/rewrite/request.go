@@ -144,19 +144,6 @@ func (r *Request) isIdempotent() bool {
 	return false
 }
 
-// WantsTrailers reports whether the client sent "TE: trailers".
-func (r *Request) WantsTrailers() bool {
-	if r.packed() {
-		defer r.repack(r.unpack())
-	}
-	for _, f := range r.Fields {
-		if transport.RoleOf(f.Name) == transport.TERole && wire.HasToken(f.Value, "trailers") {
-			return true
-		}
-	}
-	return false
-}
-
 // OffersUpgrade reports whether an HTTP/1.1 request contains an upgrade offer that is forwarded. An offer to
 // upgrade to HTTP/2 is ignored, because clients that support HTTP/2 send the offer to every server (RFC 9110
 // section 7.8). An offer in a request with a body is ignored as well.
@@ -287,8 +274,9 @@ func (r *Request) appendCookies(b []byte) []byte {
 
 // EachField passes to e the fields of the request to a user container that uses HTTP/2: the
 // forwarded fields of the client and the fields that a proxy adds. Host, Content-Length and TE are
-// not passed. Trailer is passed if the length of the body is unknown.
-func (r *Request) EachField(e Encoder) {
+// not passed. Trailer is passed if the length of the body is unknown. trailers reports whether the client sent
+// "TE: trailers".
+func (r *Request) EachField(e Encoder) (trailers bool) {
 	if r.packed() {
 		defer r.repack(r.unpack())
 	}
@@ -296,6 +284,7 @@ func (r *Request) EachField(e Encoder) {
 	said, named := r.read(room[:0])
 	r.each(e, &said, named, false)
 	r.dropChain()
+	return said.trailers
 }
 
 // said contains the values in a request that determine the fields that a proxy changes or adds.

@@ -208,9 +208,9 @@ func TestOffersUpgradeIgnoresH2CAndBodies(t *testing.T) {
 	}
 }
 
-func TestWantsTrailersRequiresTETrailers(t *testing.T) {
+func TestEachFieldReportsTETrailers(t *testing.T) {
 	for lines, want := range map[string]bool{"": false, "TE: gzip\n": false, "te: gzip\nTE: deflate, Trailers\n": true, "TE: trailers;q=1\n": false} {
-		harness.Equal(t, (&Request{Fields: fields(lines)}).WantsTrailers(), want, lines)
+		harness.Equal(t, (&Request{Fields: fields(lines)}).EachField(new(seen)), want, lines)
 	}
 }
 
