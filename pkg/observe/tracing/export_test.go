@@ -634,8 +634,8 @@ type encoder struct {
 	spans  []byte
 }
 
-func (e *encoder) ExportSpan(s *trace.SpanData) {
-	e.spans = e.format.appendSpan(e.spans, recordOf(s), s)
+func (e *encoder) exportSpan(r *record) {
+	e.spans = e.format.appendSpan(e.spans, r)
 }
 
 // withoutIDs removes the values that differ between two requests.
@@ -688,7 +688,7 @@ func TestExportBodyIsCopy(t *testing.T) {
 	for _, p := range []export.Protocol{export.Zipkin, export.OTLP, export.OTLPJSON, export.OTLPGRPC} {
 		f, err := formatOf(p, &export.Resource{})
 		harness.NoError(t, err)
-		spans := f.appendSpan(nil, newRecord(), &trace.SpanData{Name: "GET"})
+		spans := f.appendSpan(nil, &record{span: trace.SpanData{Name: "GET"}})
 		got := f.body(spans)
 		want := bytes.Clone(got)
 		clear(spans)

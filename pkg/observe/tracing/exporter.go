@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opencensus.io/trace"
-
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 )
@@ -25,8 +23,8 @@ const (
 // A format encodes spans. Each span is encoded once, when it ends, and the encoded span does not
 // reference memory of the request.
 type format interface {
-	// appendSpan appends an encoded span. r is the record of the span.
-	appendSpan(b []byte, r *record, s *trace.SpanData) []byte
+	// appendSpan appends the encoded span in r.
+	appendSpan(b []byte, r *record) []byte
 
 	// body returns the body of an export. spans contains the encodings of one or more spans. The caller reuses spans
 	// after the export, so the result is a copy unless the sender does not retain it.
@@ -74,11 +72,9 @@ func startExporter(o *Options, f format, send export.Sender, release func()) *ex
 // instead.
 var errSlow = errors.New("the queue is full because exports are too slow")
 
-// ExportSpan implements [trace.Exporter]. It encodes the span. If the queue is full, the span is
-// dropped.
-func (e *exporter) ExportSpan(s *trace.SpanData) {
-	r := recordOf(s)
-	r.encoded = e.format.appendSpan(r.encoded[:0], r, s)
+// exportSpan implements spanSink. If the queue is full, the span is dropped.
+func (e *exporter) exportSpan(r *record) {
+	r.encoded = e.format.appendSpan(r.encoded[:0], r)
 	if !e.spans.Add(r.encoded...) {
 		e.lost.Add(1, nil)
 	}

@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.opencensus.io/trace"
-
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -57,8 +55,8 @@ func (w *wire) start() *exporter {
 // bytePerSpan is a format in which a span is one byte.
 type bytePerSpan struct{}
 
-func (bytePerSpan) appendSpan(b []byte, _ *record, _ *trace.SpanData) []byte { return append(b, 's') }
-func (bytePerSpan) body(spans []byte) []byte                                 { return spans }
+func (bytePerSpan) appendSpan(b []byte, _ *record) []byte { return append(b, 's') }
+func (bytePerSpan) body(spans []byte) []byte              { return spans }
 
 // texts returns the reported errors as text.
 func (w *wire) texts() (all []string) {
@@ -71,7 +69,7 @@ func (w *wire) texts() (all []string) {
 // add exports n spans.
 func add(e *exporter, n int) {
 	for range n {
-		e.ExportSpan(&trace.SpanData{})
+		e.exportSpan(&record{})
 	}
 }
 
@@ -113,7 +111,7 @@ func TestFullSpanQueueDropsSpans(t *testing.T) {
 		synctest.Wait() // an export is running
 		began := time.Now()
 		add(e, maxQueued+7)
-		harness.Equal(t, time.Since(began), 0, "time of ExportSpan")
+		harness.Equal(t, time.Since(began), 0, "time of exportSpan")
 		checkCounts(t, w, e, 0, 7)
 		close(open)
 		mustClose(t, e)

@@ -131,8 +131,8 @@ func (f *otlpProto) body(spans []byte) []byte {
 }
 
 // appendSpan implements format.
-func (f *otlpProto) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
-	start := len(b)
+func (f *otlpProto) appendSpan(b []byte, r *record) []byte {
+	start, s := len(b), &r.span
 	b = appendBytes(b, traceIDField, s.TraceID[:])
 	b = appendBytes(b, spanIDField, s.SpanID[:])
 	if r.state != "" {
@@ -235,7 +235,8 @@ func (f *otlpJSON) body(spans []byte) []byte {
 }
 
 // appendSpan implements format.
-func (f *otlpJSON) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
+func (f *otlpJSON) appendSpan(b []byte, r *record) []byte {
+	s := &r.span
 	b = hex.AppendEncode(append(b, `{"traceId":"`...), s.TraceID[:])
 	b = hex.AppendEncode(append(b, `","spanId":"`...), s.SpanID[:])
 	b = append(b, '"')

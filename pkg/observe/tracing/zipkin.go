@@ -56,7 +56,8 @@ func (f *zipkin) body(spans []byte) []byte {
 }
 
 // appendSpan implements format. Times are in microseconds, and a duration is at least 1.
-func (f *zipkin) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
+func (f *zipkin) appendSpan(b []byte, r *record) []byte {
+	s := &r.span
 	start, end := s.StartTime.UnixMicro(), s.EndTime.UnixMicro()
 	id := s.TraceID[:]
 	if [8]byte(id[:8]) == ([8]byte{}) {
