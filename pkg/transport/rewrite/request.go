@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
@@ -93,27 +92,8 @@ func (r *Request) Refuse(maxBody int64) error {
 	return nil
 }
 
-// Path returns the target in origin form without decoding it, or "*" (RFC 9112 section 3.2).
-func (r *Request) Path() string {
-	t := r.Target
-	if t == "" || t[0] == '/' || t == "*" {
-		return t
-	}
-	_, rest, ok := strings.Cut(t, "://")
-	if !ok {
-		return t
-	}
-	i := strings.IndexAny(rest, "/?")
-	switch {
-	case i < 0 && r.Method == "OPTIONS": // RFC 9112 section 3.2.4
-		return "*"
-	case i < 0:
-		return "/"
-	case rest[i] == '?':
-		return "/" + rest[i:]
-	}
-	return rest[i:]
-}
+// Path returns the target in origin form; see [transport.OriginForm].
+func (r *Request) Path() string { return transport.OriginForm(r.Method, r.Target) }
 
 // Authority returns the host to send in the request to the user container.
 func (r *Request) Authority() string {
