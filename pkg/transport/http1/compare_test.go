@@ -690,7 +690,7 @@ func compareVectors(t *testing.T, c *comparison) {
 			c.compare(t, s)
 		})
 	}
-	served, given := c.own.HTTP1.Counts()
+	served, given := c.own.Counts()
 	t.Logf("%d requests are valid; %d were served, %d connections handed to the HTTP/2 engine", valid, served, given)
 	if 100*served < 95*valid {
 		t.Errorf("got %d requests served in http1, want at least 95 %% of %d", served, valid)
@@ -717,7 +717,7 @@ func compareRandom(t *testing.T, c *comparison) {
 			c.compare(t, s)
 		}
 	}
-	served, given := c.own.HTTP1.Counts()
+	served, given := c.own.Counts()
 	t.Logf("%d scripts; %d requests were served, %d connections handed to the HTTP/2 engine", n, served, given)
 }
 

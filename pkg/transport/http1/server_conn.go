@@ -114,7 +114,6 @@ func (c *serverConn) serve(secure *netconn.Server) (given bool) {
 		what := c.next()
 		switch what {
 		case request:
-			c.server.served.Add(1)
 			if c.admit() {
 				c.server.proxy.Serve(&c.exchange, c.state)
 			} else {
@@ -178,7 +177,6 @@ func (c *serverConn) endHandshake() {
 
 // giveAway hands the connection to the HTTP/2 engine.
 func (c *serverConn) giveAway() {
-	c.server.given.Add(1)
 	c.watch.Stop()
 	early := bytes.Clone(c.buf[c.r:c.w])
 	c.release()
