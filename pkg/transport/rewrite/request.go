@@ -124,18 +124,11 @@ func (r *Request) isIdempotent() bool {
 	return false
 }
 
-// OffersUpgrade reports whether an HTTP/1.1 request contains an upgrade offer that is forwarded. An offer to
-// upgrade to HTTP/2 is ignored, because clients that support HTTP/2 send the offer to every server (RFC 9110
+// OffersUpgrade reports whether an HTTP/1.1 request with "Connection: upgrade" contains an offer that is forwarded. An
+// offer to upgrade to HTTP/2 is ignored, because clients that support HTTP/2 send the offer to every server (RFC 9110
 // section 7.8). An offer in a request with a body is ignored as well.
 func (r *Request) OffersUpgrade() bool {
-	if r.Chunked || r.Length > 0 {
-		return false
-	}
-	named := false
-	for _, f := range r.Fields {
-		named = named || transport.RoleOf(f.Name) == transport.ConnectionRole && wire.HasToken(f.Value, transport.Upgrade)
-	}
-	return named && len(r.appendProtocols(nil)) > 0
+	return !r.Chunked && r.Length <= 0 && len(r.appendProtocols(nil)) > 0
 }
 
 // appendProtocols appends the requested protocols, except HTTP/2, as a list.
