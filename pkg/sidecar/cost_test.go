@@ -117,16 +117,12 @@ func TestRequestDoesNotAllocate(t *testing.T) {
 		{"POST", "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 10003\r\n\r\n" + strings.Repeat("x", 10000) + "end", ordinaryAnswer},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			s, _, dial := frugally(t, v.answer, 100)
+			_, _, dial := frugally(t, v.answer, 100)
 			c := dial()
 			request := []byte(v.request)
 			answer := make([]byte, sizeOf(t, c, request))
-			served, _ := s.http1.Counts()
 			defer debug.SetGCPercent(debug.SetGCPercent(-1))
 			harness.Equal(t, testing.AllocsPerRun(500, func() { talk(t, c, request, answer) }), 0, "allocations")
-			if now, _ := s.http1.Counts(); now-served != 501 {
-				t.Errorf("got %d requests in http1, want 501", now-served)
-			}
 		})
 	}
 }

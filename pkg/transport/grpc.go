@@ -14,14 +14,9 @@ const grpcPrefix = 5
 
 // GRPCFrame returns the request body of a unary call with the given message.
 func GRPCFrame(message []byte) []byte {
-	prefix := GRPCPrefix(len(message))
-	return append(prefix[:], message...)
-}
-
-// GRPCPrefix returns the prefix of an uncompressed message. size is the length of the message in bytes.
-func GRPCPrefix(size int) (prefix [grpcPrefix]byte) { // the zero in the first byte means no compression
-	binary.BigEndian.PutUint32(prefix[1:], uint32(size))
-	return prefix
+	b := make([]byte, grpcPrefix, grpcPrefix+len(message)) // the zero in the first byte means no compression
+	binary.BigEndian.PutUint32(b[1:], uint32(len(message)))
+	return append(b, message...)
 }
 
 // GRPCMessage returns the message in the response body of a unary call. ok reports whether the body consists of

@@ -20,14 +20,27 @@ type Line struct {
 // Path returns the path of the target without the query. The path is not decoded.
 func (l *Line) Path() string {
 	path, _, _ := strings.Cut(l.Target, "?")
-	if strings.HasPrefix(path, "/") {
-		return path
+	return OriginForm(l.Method, path)
+}
+
+// OriginForm returns a target in origin form without decoding it, or "*" (RFC 9112 section 3.2). An authority is
+// returned unchanged.
+func OriginForm(method, target string) string {
+	if target == "" || target[0] == '/' {
+		return target
 	}
-	if _, rest, ok := strings.Cut(path, "://"); ok { // absolute form (RFC 9112 section 3.2.2)
-		if i := strings.IndexByte(rest, '/'); i >= 0 {
-			return rest[i:]
-		}
+	_, rest, ok := strings.Cut(target, "://")
+	if !ok {
+		return target
+	}
+	i := strings.IndexAny(rest, "/?")
+	switch {
+	case i < 0 && method == "OPTIONS": // RFC 9112 section 3.2.4
+		return "*"
+	case i < 0:
 		return "/"
+	case rest[i] == '?':
+		return "/" + rest[i:]
 	}
-	return path // * or an authority
+	return rest[i:]
 }

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy"
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
@@ -58,6 +60,7 @@ type Proxy struct {
 	h2client  *http2client.Client
 	clientTLS *tls.Config // TLS configuration of clients; nil for plain connections
 	log       harness.Buffer
+	counter   counter
 	shutdown  sync.Once
 
 	mu           sync.Mutex
@@ -115,7 +118,22 @@ func StartOn(t testing.TB, port int, change func(*proxy.Proxy, *Options)) *Proxy
 func (p *Proxy) newEngines(o Options, watcher *netconn.Watcher) {
 	p.reference = reference.New(o.ServerSettings, p.Queue, p.app, p.h2client, log.New(&p.log, "", 0))
 	p.HTTP2 = http2.New(o.ServerSettings, p.Queue, p.app, p.h2client)
-	p.HTTP1 = http1.New(o.ServerSettings, p.Queue, p.app, p.h2client, watcher, p.HTTP2.ServeConn)
+	p.counter.Handler = p.Queue
+	p.HTTP1 = http1.New(o.ServerSettings, &p.counter, p.app, p.h2client, watcher, func(c *netconn.Conn, early []byte, place *netconn.Place) {
+		p.counter.given.Add(1)
+		p.HTTP2.ServeConn(c, early, place)
+	})
+}
+
+// A counter counts the requests that the HTTP/1 engine serves, and the connections that it passes to the HTTP/2 engine.
+type counter struct {
+	transport.Handler
+	served, given atomic.Uint64
+}
+
+func (c *counter) Serve(x transport.Exchange, state transport.State) {
+	c.served.Add(1)
+	c.Handler.Serve(x, state)
 }
 
 // serve starts to serve. The returned channel receives the result.
@@ -253,11 +271,16 @@ func HoldMemory(b *netconn.Budget, n int) (release func()) {
 	}
 }
 
-// WantCounts checks the number of requests that the HTTP/1 engine has served, and the number of
-// connections that it has passed to the HTTP/2 engine.
+// Counts returns the number of requests that the HTTP/1 engine has served, and the number of connections that it has
+// passed to the HTTP/2 engine.
+func (p *Proxy) Counts() (served, given uint64) {
+	return p.counter.served.Load(), p.counter.given.Load()
+}
+
+// WantCounts checks the result of Counts.
 func (p *Proxy) WantCounts(served, given uint64) {
 	p.T.Helper()
-	if gotServed, gotGiven := p.HTTP1.Counts(); gotServed != served || gotGiven != given {
+	if gotServed, gotGiven := p.Counts(); gotServed != served || gotGiven != given {
 		p.T.Errorf("got %d requests and %d connections passed to HTTP/2, want %d and %d", gotServed, gotGiven, served, given)
 	}
 }

@@ -305,7 +305,8 @@ func (x *exchange) request(h http.Header) *rewrite.Request {
 	if r.ContentLength == 0 && r.Header[transport.ContentLength] == nil {
 		q.Length = -1
 	}
-	q.Upgrade = !x.isH2() && r.ProtoAtLeast(1, 1) && q.OffersUpgrade()
+	named := wire.HasToken(strings.Join(r.Header[transport.Connection], ","), transport.Upgrade)
+	q.Upgrade = named && !x.isH2() && r.ProtoAtLeast(1, 1) && q.OffersUpgrade()
 	return q
 }
 

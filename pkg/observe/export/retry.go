@@ -16,10 +16,10 @@ const (
 
 // Retry sends body until an attempt succeeds or fails permanently, ctx is done, or 30 s have
 // passed. It returns the result of the last attempt.
-func (s Sender) Retry(ctx context.Context, body ...[]byte) (rejected int, err error) {
+func (s Sender) Retry(ctx context.Context, body []byte) (rejected int, err error) {
 	end := time.Now().Add(giveUp)
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
-		rejected, err = s(ctx, body...)
+		rejected, err = s(ctx, body)
 		r, refused := errors.AsType[*Refusal](err)
 		if err == nil || ctx.Err() != nil || refused && !r.Again {
 			return rejected, err

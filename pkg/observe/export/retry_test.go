@@ -15,7 +15,7 @@ import (
 func tries(t *testing.T, answer func(try int) error) (at []time.Duration) {
 	t.Helper()
 	began := time.Now()
-	_, _ = Sender(func(context.Context, ...[]byte) (int, error) {
+	_, _ = Sender(func(context.Context, []byte) (int, error) {
 		at = append(at, time.Since(began))
 		return 0, answer(len(at))
 	}).Retry(t.Context(), nil)

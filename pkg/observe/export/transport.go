@@ -4,20 +4,19 @@
 package export
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
@@ -81,10 +80,10 @@ func (t *Target) Address() string {
 	return Text(target.Scheme + "://" + target.Host)
 }
 
-// A Sender exports the concatenation of the parts of body. It returns the number of spans or points that
-// the collector rejected. If it returns an error, which is often a *[Refusal], the collector accepted no
-// spans or points. It does not retain the body.
-type Sender func(ctx context.Context, body ...[]byte) (rejected int, err error)
+// A Sender exports body. It returns the number of spans or points that the collector rejected. If it returns an
+// error, which is often a *[Refusal], the collector accepted no spans or points. The caller must not modify body
+// afterwards, because an HTTP transport may read it after the Sender returns.
+type Sender func(ctx context.Context, body []byte) (rejected int, err error)
 
 // A Refusal is an export error that reports whether a later attempt may succeed. After any other
 // error, a later attempt may succeed.
@@ -239,19 +238,13 @@ type end struct {
 }
 
 // roundTrip sends a body and returns the response and its body.
-func (e *end) roundTrip(ctx context.Context, body ...[]byte) (*http.Response, []byte, error) {
+func (e *end) roundTrip(ctx context.Context, body []byte) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
-	shared := &requestBody{parts: body}
-	defer shared.release()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target, shared.reader())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target, bytes.NewReader(body))
 	if err != nil {
 		return nil, nil, &Refusal{Err: err}
 	}
-	for _, part := range body {
-		req.ContentLength += int64(len(part))
-	}
-	req.GetBody = func() (io.ReadCloser, error) { return shared.reader(), nil }
 	req.Header = e.fields.Clone()
 	res, err := e.client.Do(req)
 	if err != nil {
@@ -263,42 +256,6 @@ func (e *end) roundTrip(ctx context.Context, body ...[]byte) (*http.Response, []
 		return nil, nil, &Refusal{Err: shortError(err), Again: true}
 	}
 	return res, answer, nil
-}
-
-// A requestBody contains the parts of a request body for its readers. The transport may continue to read the
-// body after the response was received or the context was canceled. After release, reads return an error.
-type requestBody struct {
-	mu       sync.Mutex
-	parts    [][]byte
-	released bool
-}
-
-func (b *requestBody) release() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.released = true
-}
-
-func (b *requestBody) reader() io.ReadCloser {
-	return io.NopCloser(&bodyReader{body: b, rest: slices.Clone(b.parts)}) // reading changes the elements of rest
-}
-
-// A bodyReader reads a body once.
-type bodyReader struct {
-	body *requestBody
-	rest net.Buffers // unread parts of the body
-}
-
-var errReleased = errors.New("export canceled")
-
-// Read implements [io.Reader].
-func (r *bodyReader) Read(p []byte) (int, error) {
-	r.body.mu.Lock()
-	defer r.body.mu.Unlock()
-	if r.body.released {
-		return 0, errReleased
-	}
-	return r.rest.Read(p)
 }
 
 // plainError removes the URL from an error, because a URL may contain a password.
@@ -320,8 +277,8 @@ func shortError(err error) error {
 
 // post is a Sender for HTTP. The error allows a retry for the status codes that OTLP defines as
 // retryable (OTLP 1.x, "Retryable Response Codes").
-func (e *end) post(ctx context.Context, body ...[]byte) (int, error) {
-	res, answer, err := e.roundTrip(ctx, body...)
+func (e *end) post(ctx context.Context, body []byte) (int, error) {
+	res, answer, err := e.roundTrip(ctx, body)
 	switch {
 	case err != nil:
 		return 0, err
@@ -354,13 +311,8 @@ func retryAfter(s string) time.Duration {
 }
 
 // call is a Sender for unary gRPC calls (grpc/doc/PROTOCOL-HTTP2.md).
-func (e *end) call(ctx context.Context, body ...[]byte) (int, error) {
-	size := 0
-	for _, part := range body {
-		size += len(part)
-	}
-	prefix := transport.GRPCPrefix(size)
-	res, answer, err := e.roundTrip(ctx, append([][]byte{prefix[:]}, body...)...)
+func (e *end) call(ctx context.Context, body []byte) (int, error) {
+	res, answer, err := e.roundTrip(ctx, transport.GRPCFrame(body))
 	if err != nil {
 		return 0, err
 	}

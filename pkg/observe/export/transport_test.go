@@ -1,7 +1,6 @@
 package export
 
 import (
-	"io"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -47,21 +46,6 @@ func FuzzResolve(f *testing.F) {
 			t.Errorf("%q: got %v (%v), want %v again", endpoint, again, err, target)
 		}
 	})
-}
-
-// A transport can read the body until the connection is closed, even after it has received the response.
-func TestBodyIsNotReadAfterRelease(t *testing.T) {
-	body := &requestBody{parts: [][]byte{[]byte("ab"), nil, []byte("cde")}}
-	first, second := body.reader(), body.reader()
-	got, err := io.ReadAll(first)
-	harness.Equal(t, string(got), "abcde", "body", err)
-	var b [3]byte
-	n, err := second.Read(b[:])
-	harness.Equal(t, string(b[:n]), "abc", "start of the body", err)
-	body.release()
-	n, err = second.Read(b[:])
-	harness.Equal(t, n, 0, "number of bytes after the release")
-	harness.Equal(t, err, errReleased, "error after the release")
 }
 
 func TestParseRetryAfter(t *testing.T) {

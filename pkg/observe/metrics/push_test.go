@@ -62,7 +62,7 @@ func TestPushRepeatsAfterInterval(t *testing.T) {
 		p := startPush(PushOptions{
 			Target:   export.Target{Resource: export.Resource{}},
 			Interval: 10 * time.Second, Report: func(err error) { reports = append(reports, err) },
-		}, nothing{}, func(context.Context, ...[]byte) (int, error) {
+		}, nothing{}, func(context.Context, []byte) (int, error) {
 			if pushes.Add(1) > 3 {
 				return 0, errors.New("no route")
 			}
@@ -85,7 +85,7 @@ func TestPushRepeatsAfterInterval(t *testing.T) {
 func TestPushCloseStopsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := PushOptions{Target: export.Target{Resource: export.Resource{}}, Interval: time.Second}
-		p := startPush(o, nothing{}, func(ctx context.Context, _ ...[]byte) (int, error) {
+		p := startPush(o, nothing{}, func(ctx context.Context, _ []byte) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}, func() {})

@@ -625,7 +625,7 @@ func encodedBy(t *testing.T, p export.Protocol, tracer *Tracer, x transport.Requ
 	r := &encoder{format: f}
 	tracer.sink = r
 	finish(tracer.Begin(x), o)
-	return bytes.Join(f.body(r.spans), nil)
+	return f.body(r.spans)
 }
 
 // An encoder encodes all spans of a tracer.
@@ -634,8 +634,8 @@ type encoder struct {
 	spans  []byte
 }
 
-func (e *encoder) ExportSpan(s *trace.SpanData) {
-	e.spans = e.format.appendSpan(e.spans, recordOf(s), s)
+func (e *encoder) exportSpan(r *record) {
+	e.spans = e.format.appendSpan(e.spans, r)
 }
 
 // withoutIDs removes the values that differ between two requests.
@@ -680,6 +680,19 @@ func TestProtobufAndJSONAreEqual(t *testing.T) {
 				t.Errorf("%s: got unknown fields in %v, want none", s.Name, kv)
 			}
 		}
+	}
+}
+
+// An HTTP transport may read a body after the export, while the exporter reuses the memory of the spans.
+func TestExportBodyIsCopy(t *testing.T) {
+	for _, p := range []export.Protocol{export.Zipkin, export.OTLP, export.OTLPJSON, export.OTLPGRPC} {
+		f, err := formatOf(p, &export.Resource{})
+		harness.NoError(t, err)
+		spans := f.appendSpan(nil, &record{span: trace.SpanData{Name: "GET"}})
+		got := f.body(spans)
+		want := bytes.Clone(got)
+		clear(spans)
+		harness.Equal(t, string(got), string(want), p)
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opencensus.io/trace"
-
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 )
@@ -25,12 +23,12 @@ const (
 // A format encodes spans. Each span is encoded once, when it ends, and the encoded span does not
 // reference memory of the request.
 type format interface {
-	// appendSpan appends an encoded span. r is the record of the span.
-	appendSpan(b []byte, r *record, s *trace.SpanData) []byte
+	// appendSpan appends the encoded span in r.
+	appendSpan(b []byte, r *record) []byte
 
-	// body returns the parts of the body of an export. spans contains the encodings of one or more spans.
-	// body does not change spans, but the result references this slice.
-	body(spans []byte) [][]byte
+	// body returns the body of an export. spans contains the encodings of one or more spans. The caller reuses spans
+	// after the export, so the result is a copy unless the sender does not retain it.
+	body(spans []byte) []byte
 }
 
 // An exporter queues encoded spans and sends them in batches.
@@ -46,8 +44,8 @@ type exporter struct {
 // startExporter returns an exporter and starts its goroutine.
 func startExporter(o *Options, f format, send export.Sender, release func()) *exporter {
 	e := &exporter{format: f, release: release}
-	e.send = func(ctx context.Context, body ...[]byte) (int, error) {
-		rejected, err := send(ctx, body...)
+	e.send = func(ctx context.Context, body []byte) (int, error) {
+		rejected, err := send(ctx, body)
 		if err == nil {
 			e.attempt.Store(nil)
 		} else {
@@ -74,11 +72,9 @@ func startExporter(o *Options, f format, send export.Sender, release func()) *ex
 // instead.
 var errSlow = errors.New("the queue is full because exports are too slow")
 
-// ExportSpan implements [trace.Exporter]. It encodes the span. If the queue is full, the span is
-// dropped.
-func (e *exporter) ExportSpan(s *trace.SpanData) {
-	r := recordOf(s)
-	r.encoded = e.format.appendSpan(r.encoded[:0], r, s)
+// exportSpan implements spanSink. If the queue is full, the span is dropped.
+func (e *exporter) exportSpan(r *record) {
+	r.encoded = e.format.appendSpan(r.encoded[:0], r)
 	if !e.spans.Add(r.encoded...) {
 		e.lost.Add(1, nil)
 	}
@@ -98,7 +94,7 @@ func (e *exporter) close(ctx context.Context) error {
 func (e *exporter) export(ctx context.Context, batch []byte, spans int) (lost int) {
 	err := ctx.Err()
 	if err == nil {
-		lost, err = e.send.Retry(ctx, e.format.body(batch)...)
+		lost, err = e.send.Retry(ctx, e.format.body(batch))
 	}
 	switch {
 	case err != nil:
@@ -119,11 +115,9 @@ func (e *exporter) export(ctx context.Context, batch []byte, spans int) (lost in
 // writeTo returns a sender that writes to w. A failed write is not retried, because part of the
 // body may already be written.
 func writeTo(w io.Writer) export.Sender {
-	return func(_ context.Context, body ...[]byte) (int, error) {
-		for _, part := range body {
-			if _, err := w.Write(part); err != nil {
-				return 0, &export.Refusal{Err: err}
-			}
+	return func(_ context.Context, body []byte) (int, error) {
+		if _, err := w.Write(body); err != nil {
+			return 0, &export.Refusal{Err: err}
 		}
 		return 0, nil
 	}

@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.opencensus.io/trace"
-
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -33,8 +31,8 @@ func (w *wire) start() *exporter {
 	o := &Options{Target: export.Target{Protocol: export.OTLP, Endpoint: "http://user:hunter2@collector:4318/path?key=hunter2"}}
 	o.Report = func(err error) { w.reports = append(w.reports, err) }
 	o.Restored = func(lost uint64) { w.ends = append(w.ends, lost) }
-	e := startExporter(o, bytePerSpan{}, func(ctx context.Context, body ...[]byte) (int, error) {
-		w.body = bytes.Join(body, nil)
+	e := startExporter(o, bytePerSpan{}, func(ctx context.Context, body []byte) (int, error) {
+		w.body = bytes.Clone(body)
 		size := len(w.body)
 		if len(w.sizes) == 0 {
 			w.began = time.Now()
@@ -57,8 +55,8 @@ func (w *wire) start() *exporter {
 // bytePerSpan is a format in which a span is one byte.
 type bytePerSpan struct{}
 
-func (bytePerSpan) appendSpan(b []byte, _ *record, _ *trace.SpanData) []byte { return append(b, 's') }
-func (bytePerSpan) body(spans []byte) [][]byte                               { return [][]byte{spans} }
+func (bytePerSpan) appendSpan(b []byte, _ *record) []byte { return append(b, 's') }
+func (bytePerSpan) body(spans []byte) []byte              { return spans }
 
 // texts returns the reported errors as text.
 func (w *wire) texts() (all []string) {
@@ -71,7 +69,7 @@ func (w *wire) texts() (all []string) {
 // add exports n spans.
 func add(e *exporter, n int) {
 	for range n {
-		e.ExportSpan(&trace.SpanData{})
+		e.exportSpan(&record{})
 	}
 }
 
@@ -113,7 +111,7 @@ func TestFullSpanQueueDropsSpans(t *testing.T) {
 		synctest.Wait() // an export is running
 		began := time.Now()
 		add(e, maxQueued+7)
-		harness.Equal(t, time.Since(began), 0, "time of ExportSpan")
+		harness.Equal(t, time.Since(began), 0, "time of exportSpan")
 		checkCounts(t, w, e, 0, 7)
 		close(open)
 		mustClose(t, e)

@@ -120,19 +120,19 @@ func appendFixed64(b []byte, field protowire.Number, n uint64) []byte {
 }
 
 // body implements format.
-func (f *otlpProto) body(spans []byte) [][]byte {
+func (f *otlpProto) body(spans []byte) []byte {
 	inner := len(f.scope) + len(spans)
 	outer := len(f.resource) + protowire.SizeTag(scopeSpans) + protowire.SizeBytes(inner)
-	b := make([]byte, 0, len(f.resource)+len(f.scope)+2*maxPrefix)
+	b := make([]byte, 0, maxPrefix+outer)
 	b = protowire.AppendVarint(protowire.AppendTag(b, resourceSpans, protowire.BytesType), uint64(outer))
 	b = append(b, f.resource...)
 	b = protowire.AppendVarint(protowire.AppendTag(b, scopeSpans, protowire.BytesType), uint64(inner))
-	return [][]byte{append(b, f.scope...), spans}
+	return append(append(b, f.scope...), spans...)
 }
 
 // appendSpan implements format.
-func (f *otlpProto) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
-	start := len(b)
+func (f *otlpProto) appendSpan(b []byte, r *record) []byte {
+	start, s := len(b), &r.span
 	b = appendBytes(b, traceIDField, s.TraceID[:])
 	b = appendBytes(b, spanIDField, s.SpanID[:])
 	if r.state != "" {
@@ -230,12 +230,13 @@ func newOTLPJSON(r *export.Resource) (format, error) {
 }
 
 // body implements format. Each span ends in a comma.
-func (f *otlpJSON) body(spans []byte) [][]byte {
-	return [][]byte{f.start, spans[:len(spans)-1], []byte("]}]}]}")}
+func (f *otlpJSON) body(spans []byte) []byte {
+	return slices.Concat(f.start, spans[:len(spans)-1], []byte("]}]}]}"))
 }
 
 // appendSpan implements format.
-func (f *otlpJSON) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
+func (f *otlpJSON) appendSpan(b []byte, r *record) []byte {
+	s := &r.span
 	b = hex.AppendEncode(append(b, `{"traceId":"`...), s.TraceID[:])
 	b = hex.AppendEncode(append(b, `","spanId":"`...), s.SpanID[:])
 	b = append(b, '"')

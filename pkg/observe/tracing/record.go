@@ -7,27 +7,15 @@ import (
 	"go.opencensus.io/trace"
 )
 
-// A record contains one span and the parts that an OpenCensus span cannot store. It is reused for the next
-// span, because the exporter encodes a span before [trace.Exporter.ExportSpan] returns.
-//
-// OpenCensus stores attributes in a map, which is expensive to build for each span. Instead, the span has a link
-// whose only attribute is the record, and the exporter reads the attributes from the record. The link is not
-// exported.
+// A record contains one span. It is reused for the next span, because the exporter encodes a span before
+// exportSpan returns. The record also contains the attributes, because OpenCensus stores them in a map, which is
+// expensive to build for each span.
 type record struct {
 	span       trace.SpanData
 	attributes attributes
 	state      string // tracestate; OpenCensus spans have no such field
 	encoded    []byte // last encoded span; reused for the next span
 	events     [1]trace.Annotation
-}
-
-// recordName is the name of the only attribute of the link.
-const recordName = "record"
-
-func newRecord() *record {
-	r := &record{}
-	r.span.Links = []trace.Link{{Attributes: map[string]any{recordName: r}}}
-	return r
 }
 
 // event adds an event to the span. A span has at most one event.
@@ -41,16 +29,6 @@ func (r *record) reset() {
 	r.span.Status, r.span.Annotations = trace.Status{}, nil
 	clear(r.attributes) // the strings reference memory of the engine
 	r.attributes = r.attributes[:0]
-}
-
-// recordOf returns the record of a span, or an empty record if the span has no record.
-func recordOf(s *trace.SpanData) *record {
-	if len(s.Links) > 0 {
-		if r, ok := s.Links[0].Attributes[recordName].(*record); ok {
-			return r
-		}
-	}
-	return &record{}
 }
 
 // An attribute describes a span. The value is a string, the boolean true or an integer.

@@ -57,7 +57,7 @@ func (r *Trace) export(name string, kind int, id trace.SpanID, start, end time.T
 	if s.HasRemoteParent {
 		s.ParentSpanID = r.parent.span
 	}
-	r.tracer.sink.ExportSpan(s)
+	r.tracer.sink.exportSpan(r.record)
 	r.record.reset()
 }
 

@@ -83,7 +83,7 @@ func (t *Tracer) Begin(x transport.Request) *Trace {
 func (r *Trace) start(x transport.Request) {
 	r.method = methodOf(x.Line().Method)
 	if r.record == nil {
-		r.record = newRecord()
+		r.record = new(record)
 	}
 	if r.parent.w3c {
 		r.record.state = shownState(stateOf(x))

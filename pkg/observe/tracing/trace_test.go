@@ -73,14 +73,13 @@ func finish(r *Trace, o *observation.Observation) {
 // A recorder stores all spans of a tracer.
 type recorder struct{ spans []*trace.SpanData }
 
-// ExportSpan stores a span with its attributes.
-func (r *recorder) ExportSpan(s *trace.SpanData) {
-	attributes := recordOf(s).attributes
-	stored := *s // the record is reused
-	s = &stored
+// exportSpan stores a span with its attributes.
+func (r *recorder) exportSpan(of *record) {
+	stored := of.span // the record is reused
+	s := &stored
 	s.Annotations = slices.Clone(s.Annotations)
 	s.Attributes = map[string]any{}
-	for _, a := range attributes {
+	for _, a := range of.attributes {
 		s.Attributes[a.name] = [...]any{stringKind: a.text, trueKind: true, intKind: a.number}[a.kind]
 	}
 	r.spans = append(r.spans, s)

@@ -2,11 +2,11 @@
 // from W3C or B3 header fields and forwards it to the user container with a span of the sidecar as
 // the parent. It sends spans to Zipkin, to an OpenTelemetry collector or to standard output.
 //
-// The package uses the span type, the sampler and the exporter interface of OpenCensus. It creates the
-// spans when the request ends, because spans that OpenCensus starts and ends need locks and
-// allocations. The attributes and the tracestate of a span are not stored in the OpenCensus type (see
-// [record]). The package parses and writes header fields itself, because the OpenCensus packages for
-// this purpose accept invalid fields, lose required fields and allocate (docs/dependencies.md).
+// The package uses the span type and the sampler of OpenCensus. It creates the spans when the request ends,
+// because spans that OpenCensus starts and ends need locks and allocations. The attributes and the
+// tracestate of a span are not stored in the OpenCensus type (see [record]). The package parses and
+// writes header fields itself, because the OpenCensus packages for this purpose accept invalid fields,
+// lose required fields and allocate (docs/dependencies.md).
 package tracing
 
 import (
@@ -70,8 +70,11 @@ type Tracer struct {
 	origin  string    // URL of the user container without a path
 	traces  sync.Pool // contains *Trace
 	export  *exporter
-	sink    trace.Exporter // receives the spans; the same as export, except in tests
+	sink    spanSink // receives the spans; the same as export, except in tests
 }
+
+// A spanSink exports the span in a record. It does not retain the record.
+type spanSink interface{ exportSpan(r *record) }
 
 // New starts a tracer. It returns nil if the protocol is None or the sampling selects no requests. It returns an
 // error if the exporter or its endpoint is invalid.

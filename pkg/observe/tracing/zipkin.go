@@ -3,6 +3,7 @@ package tracing
 import (
 	"encoding/hex"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"go.opencensus.io/trace"
@@ -47,15 +48,16 @@ func appendZipkinAddress(b []byte, ip netip.Addr) []byte {
 }
 
 // body implements format. Each span ends in a comma or in a line feed.
-func (f *zipkin) body(spans []byte) [][]byte {
+func (f *zipkin) body(spans []byte) []byte {
 	if f.lines {
-		return [][]byte{spans}
+		return spans // writeTo does not retain it
 	}
-	return [][]byte{[]byte("["), spans[:len(spans)-1], []byte("]")}
+	return slices.Concat([]byte("["), spans[:len(spans)-1], []byte("]"))
 }
 
 // appendSpan implements format. Times are in microseconds, and a duration is at least 1.
-func (f *zipkin) appendSpan(b []byte, r *record, s *trace.SpanData) []byte {
+func (f *zipkin) appendSpan(b []byte, r *record) []byte {
+	s := &r.span
 	start, end := s.StartTime.UnixMicro(), s.EndTime.UnixMicro()
 	id := s.TraceID[:]
 	if [8]byte(id[:8]) == ([8]byte{}) {

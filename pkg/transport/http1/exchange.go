@@ -198,7 +198,7 @@ func (x *exchange) Answer(a transport.Answer) {
 // that waits for the place of the connection. If duplex is false, an incomplete request body is also a reason. If
 // duplex is true, the user container may still read the rest of the body during the response.
 func (x *exchange) endsConnection(duplex bool) bool {
-	return x.request.Close || x.request.Form == wire.Authority || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
+	return x.request.Close || string(x.request.Method) == http.MethodConnect || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
 }
 
 // appendConnection appends a Connection field if the persistence of the connection is not the default for the HTTP

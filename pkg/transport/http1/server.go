@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
-	"sync/atomic"
 
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/http1client"
@@ -32,8 +31,6 @@ type Server struct {
 	watcher  *netconn.Watcher
 	buffers  *netconn.Buffers
 	date     transport.DateCache
-	served   atomic.Uint64
-	given    atomic.Uint64
 
 	listeners *netconn.Listeners
 	conns     *netconn.Conns[*serverConn] // connections that were not handed to the HTTP/2 engine
@@ -54,9 +51,6 @@ func New(s rewrite.ServerSettings, server transport.Handler, app *http1client.Ap
 	l.buffers = netconn.NewBuffers(1<<10, 4<<10, bufferSize)
 	return l
 }
-
-// Counts returns the number of requests and the number of connections that were handed to the HTTP/2 engine.
-func (l *Server) Counts() (served, given uint64) { return l.served.Load(), l.given.Load() }
 
 // GiveTime is the maximum time after a call to Shutdown until the protocol of each connection is known. During this
 // time, connections can still be handed to the HTTP/2 engine.

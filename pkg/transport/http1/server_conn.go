@@ -114,7 +114,6 @@ func (c *serverConn) serve(secure *netconn.Server) (given bool) {
 		what := c.next()
 		switch what {
 		case request:
-			c.server.served.Add(1)
 			if c.admit() {
 				c.server.proxy.Serve(&c.exchange, c.state)
 			} else {
@@ -178,7 +177,6 @@ func (c *serverConn) endHandshake() {
 
 // giveAway hands the connection to the HTTP/2 engine.
 func (c *serverConn) giveAway() {
-	c.server.given.Add(1)
 	c.watch.Stop()
 	early := bytes.Clone(c.buf[c.r:c.w])
 	c.release()
@@ -284,7 +282,7 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 	switch {
 	// A header section that is too long is rejected with status 431, even if it is also malformed (RFC 6585 section 5).
 	case err != nil && n <= limit:
-		if refused, ok := errors.AsType[*wire.Refused](err); ok {
+		if refused, ok := errors.AsType[*wire.Error](err); ok {
 			return refused.Status
 		}
 		return http.StatusBadRequest

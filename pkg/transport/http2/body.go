@@ -131,7 +131,7 @@ func (b *body) breakOff(err error) {
 func (b *body) malformed(by *http2conn.Conn) {
 	// Reset the stream first, because the worker sends a response when it receives the error.
 	b.x.stream.Reset(http2conn.ProtocolError)
-	b.breakOff(&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadBody{Word: wire.WordContentLength}})
+	b.breakOff(&transport.Error{Fault: transport.FaultBadRequest, Err: wire.BadBody(wire.WordContentLength)})
 	by.FlushLater(b.x.conn.Conn)
 }
 

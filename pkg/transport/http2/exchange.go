@@ -20,11 +20,11 @@ type exchange struct {
 	server   *Server
 	conn     *serverConn
 	stream   *http2conn.Stream
-	refusal  *wire.Refused // reason why the request is not served, or nil
-	open     bool          // the HEADERS frame of the request did not have END_STREAM
-	headSize int           // size of the header section in bytes (RFC 9113 section 6.5.2)
-	size     int           // memory in bytes that the request needs without its body
-	charged  int           // number of bytes charged to the memory budget: 0 or size
+	refusal  *wire.Error // reason why the request is not served, or nil
+	open     bool        // the HEADERS frame of the request did not have END_STREAM
+	headSize int         // size of the header section in bytes (RFC 9113 section 6.5.2)
+	size     int         // memory in bytes that the request needs without its body
+	charged  int         // number of bytes charged to the memory budget: 0 or size
 
 	request  rewrite.Request
 	protocol string // value of :protocol of an extended CONNECT; otherwise ""
@@ -338,7 +338,7 @@ func (f *fromClient) Head(by *http2conn.Conn, h *http2conn.Head, _ bool) {
 		by.FlushLater(x.conn.Conn)
 	}
 	if word := trailerFault(h); word != "" {
-		x.body.fail(&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadBody{Word: word}})
+		x.body.fail(&transport.Error{Fault: transport.FaultBadRequest, Err: wire.BadBody(word)})
 		return
 	}
 	x.body.trail(by, rewrite.RequestTrailer(h.Take(nil)))

@@ -5,3 +5,16 @@
 // function must return false to wait. Interrupted system calls are repeated.
 
 package netconn
+
+import (
+	"errors"
+	"syscall"
+)
+
+// Silent reports whether no input is available. It returns false at the end of the input and after an
+// error.
+func Silent(fd uintptr) bool {
+	var one [1]byte
+	_, err := Peek(fd, one[:])
+	return errors.Is(err, syscall.EAGAIN)
+}

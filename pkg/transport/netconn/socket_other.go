@@ -39,14 +39,6 @@ func Peek(fd uintptr, p []byte) (n int, err error) {
 	}
 }
 
-// Silent reports whether no input is available. It returns false at the end of the input and after an
-// error.
-func Silent(fd uintptr) bool {
-	var one [1]byte
-	_, err := Peek(fd, one[:])
-	return errors.Is(err, syscall.EAGAIN)
-}
-
 func interrupted(f func(int, []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	for {
 		if n, err = f(int(fd), p); !errors.Is(err, syscall.EINTR) {

@@ -3,7 +3,6 @@
 package netconn
 
 import (
-	"errors"
 	"syscall"
 	"unsafe"
 
@@ -43,14 +42,6 @@ func WriteNow(fd uintptr, p []byte) int {
 // Peek is like Read, but the bytes stay in the receive buffer.
 func Peek(fd uintptr, p []byte) (n int, err error) {
 	return call(unix.SYS_RECVFROM, fd, pointer(p), uintptr(len(p)), syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
-}
-
-// Silent reports whether no input is available. It returns false at the end of the input and after an
-// error.
-func Silent(fd uintptr) bool {
-	var one [1]byte
-	_, err := Peek(fd, one[:])
-	return errors.Is(err, syscall.EAGAIN)
 }
 
 // call makes a system call without notifying the Go scheduler, because the call never blocks. With a

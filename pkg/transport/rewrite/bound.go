@@ -104,16 +104,7 @@ func AppBound(err error) (name bound.Name, ok bool) {
 
 // wordOf returns the [wire.Word] of an error of package wire, and "" for other errors.
 func wordOf(err error) wire.Word {
-	if e, ok := errors.AsType[*wire.Refused](err); ok {
-		return e.Word
-	}
-	if e, ok := errors.AsType[*wire.Garbage](err); ok {
-		return e.Word
-	}
-	if e, ok := errors.AsType[*wire.BadChunk](err); ok {
-		return e.Word
-	}
-	if e, ok := errors.AsType[*wire.BadBody](err); ok {
+	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e.Word
 	}
 	return ""

@@ -19,15 +19,15 @@ func TestErrorReturnsBound(t *testing.T) {
 	}{
 		{nil, none, none},
 		{errors.New("another error"), none, none},
-		{&wire.Refused{Word: wire.WordTooManyFields}, bound.HeaderSection, bound.AppHeaderSection},
-		{&wire.Refused{Word: wire.WordConnection}, bound.HeaderSection, none},
-		{&wire.Refused{Word: wire.WordHost}, none, none},
-		{&wire.Garbage{Word: wire.WordListTooLong}, bound.HeaderSection, bound.AppHeaderSection},
-		{&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordLongExtension}}, bound.ChunkExtensions, bound.AppChunkExtensions},
-		{&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordChunkExtension}}, none, none},
+		{wire.Refuse(wire.WordTooManyFields), bound.HeaderSection, bound.AppHeaderSection},
+		{wire.Refuse(wire.WordConnection), bound.HeaderSection, none},
+		{wire.Refuse(wire.WordHost), none, none},
+		{wire.Garbage(wire.WordListTooLong), bound.HeaderSection, bound.AppHeaderSection},
+		{&transport.Error{Fault: transport.FaultBadRequest, Err: wire.BadBody(wire.WordLongExtension)}, bound.ChunkExtensions, bound.AppChunkExtensions},
+		{&transport.Error{Fault: transport.FaultBadRequest, Err: wire.BadBody(wire.WordChunkExtension)}, none, none},
 		{&transport.Error{Fault: transport.FaultGarbage, Err: ErrTooManyInfos}, none, bound.AppInformational},
 		{&transport.Error{Fault: transport.FaultGarbage, Err: ErrHeadTooLarge}, none, bound.AppHeaderSection},
-		{&wire.BadChunk{Word: wire.WordTrailerTooLong}, bound.TrailerSection, bound.AppTrailerSection},
+		{wire.BadBody(wire.WordTrailerTooLong), bound.TrailerSection, bound.AppTrailerSection},
 	} {
 		client, ok := clientBound(c.err)
 		if !ok {
@@ -56,7 +56,7 @@ func TestRequestErrorReturnsBound(t *testing.T) {
 		{transport.FaultClientReadStall, bound.SendTimeout},
 		{transport.FaultTooLarge, bound.BodySize},
 		{transport.FaultBadRequest, none},
-		{&transport.Error{Fault: transport.FaultBadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, bound.TrailerSection},
+		{&transport.Error{Fault: transport.FaultBadRequest, Err: wire.BadBody(wire.WordTrailerTooLong)}, bound.TrailerSection},
 	} {
 		got, ok := requestBound(c.err)
 		if !ok {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
@@ -93,27 +92,8 @@ func (r *Request) Refuse(maxBody int64) error {
 	return nil
 }
 
-// Path returns the target in origin form without decoding it, or "*" (RFC 9112 section 3.2).
-func (r *Request) Path() string {
-	t := r.Target
-	if t == "" || t[0] == '/' || t == "*" {
-		return t
-	}
-	_, rest, ok := strings.Cut(t, "://")
-	if !ok {
-		return t
-	}
-	i := strings.IndexAny(rest, "/?")
-	switch {
-	case i < 0 && r.Method == "OPTIONS": // RFC 9112 section 3.2.4
-		return "*"
-	case i < 0:
-		return "/"
-	case rest[i] == '?':
-		return "/" + rest[i:]
-	}
-	return rest[i:]
-}
+// Path returns the target in origin form; see [transport.OriginForm].
+func (r *Request) Path() string { return transport.OriginForm(r.Method, r.Target) }
 
 // Authority returns the host to send in the request to the user container.
 func (r *Request) Authority() string {
@@ -144,31 +124,11 @@ func (r *Request) isIdempotent() bool {
 	return false
 }
 
-// WantsTrailers reports whether the client sent "TE: trailers".
-func (r *Request) WantsTrailers() bool {
-	if r.packed() {
-		defer r.repack(r.unpack())
-	}
-	for _, f := range r.Fields {
-		if transport.RoleOf(f.Name) == transport.TERole && wire.HasToken(f.Value, "trailers") {
-			return true
-		}
-	}
-	return false
-}
-
-// OffersUpgrade reports whether an HTTP/1.1 request contains an upgrade offer that is forwarded. An offer to
-// upgrade to HTTP/2 is ignored, because clients that support HTTP/2 send the offer to every server (RFC 9110
+// OffersUpgrade reports whether an HTTP/1.1 request with "Connection: upgrade" contains an offer that is forwarded. An
+// offer to upgrade to HTTP/2 is ignored, because clients that support HTTP/2 send the offer to every server (RFC 9110
 // section 7.8). An offer in a request with a body is ignored as well.
 func (r *Request) OffersUpgrade() bool {
-	if r.Chunked || r.Length > 0 {
-		return false
-	}
-	named := false
-	for _, f := range r.Fields {
-		named = named || transport.RoleOf(f.Name) == transport.ConnectionRole && wire.HasToken(f.Value, transport.Upgrade)
-	}
-	return named && len(r.appendProtocols(nil)) > 0
+	return !r.Chunked && r.Length <= 0 && len(r.appendProtocols(nil)) > 0
 }
 
 // appendProtocols appends the requested protocols, except HTTP/2, as a list.
@@ -287,8 +247,9 @@ func (r *Request) appendCookies(b []byte) []byte {
 
 // EachField passes to e the fields of the request to a user container that uses HTTP/2: the
 // forwarded fields of the client and the fields that a proxy adds. Host, Content-Length and TE are
-// not passed. Trailer is passed if the length of the body is unknown.
-func (r *Request) EachField(e Encoder) {
+// not passed. Trailer is passed if the length of the body is unknown. trailers reports whether the client sent
+// "TE: trailers".
+func (r *Request) EachField(e Encoder) (trailers bool) {
 	if r.packed() {
 		defer r.repack(r.unpack())
 	}
@@ -296,6 +257,7 @@ func (r *Request) EachField(e Encoder) {
 	said, named := r.read(room[:0])
 	r.each(e, &said, named, false)
 	r.dropChain()
+	return said.trailers
 }
 
 // said contains the values in a request that determine the fields that a proxy changes or adds.

@@ -200,7 +200,6 @@ func TestOffersUpgradeIgnoresH2CAndBodies(t *testing.T) {
 		{"with chunks", webSocket, -1, true, false},
 		{"only HTTP/2", "Connection: Upgrade\nUpgrade: h2c\n", -1, false, false},
 		{"HTTP/2 as well", "connection: upgrade\nUpgrade: h2c\nupgrade: , x\n", -1, false, true},
-		{"not in Connection", "Upgrade: websocket\n", -1, false, false},
 		{"no protocol", "Connection: Upgrade\nUpgrade: ,\n", -1, false, false},
 	} {
 		r := &Request{Fields: fields(c.lines), Length: c.length, Chunked: c.chunked}
@@ -208,9 +207,9 @@ func TestOffersUpgradeIgnoresH2CAndBodies(t *testing.T) {
 	}
 }
 
-func TestWantsTrailersRequiresTETrailers(t *testing.T) {
+func TestEachFieldReportsTETrailers(t *testing.T) {
 	for lines, want := range map[string]bool{"": false, "TE: gzip\n": false, "te: gzip\nTE: deflate, Trailers\n": true, "TE: trailers;q=1\n": false} {
-		harness.Equal(t, (&Request{Fields: fields(lines)}).WantsTrailers(), want, lines)
+		harness.Equal(t, (&Request{Fields: fields(lines)}).EachField(new(seen)), want, lines)
 	}
 }
 

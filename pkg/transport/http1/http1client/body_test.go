@@ -212,7 +212,7 @@ func TestStoppedUploadClosesConnection(t *testing.T) {
 	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 	nc, err := net.Dial("tcp", a.addresses[0])
 	harness.NoError(t, err)
-	c := newClientConn(&lateWriter{TCPConn: nc.(*net.TCPConn), head: len(k.head()), cut: make(chan struct{})}, a.buffers)
+	c := slotted(a, &lateWriter{TCPConn: nc.(*net.TCPConn), head: len(k.head()), cut: make(chan struct{})})
 	a.put(c, -1)
 	got := k.do(a)
 	got.want(t, 204, "")

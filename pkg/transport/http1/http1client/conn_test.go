@@ -73,7 +73,7 @@ func TestUnwrittenRequestIsRepeated(t *testing.T) {
 	nc, err := net.Dial("tcp", silent.Addr().String())
 	harness.NoError(t, err)
 	nc.(*net.TCPConn).CloseWrite()
-	a.put(newClientConn(nc, a.buffers), -1)
+	a.put(slotted(a, nc), -1)
 	k := newCall("POST", "/")
 	harness.Within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
 	harness.Equal(t, k.sends, 2, "attempts")

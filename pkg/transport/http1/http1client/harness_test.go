@@ -232,3 +232,13 @@ func (p *pipe) SetDeadline(t time.Time) error {
 	p.out.SetWriteDeadline(t)
 	return p.Conn.SetReadDeadline(t)
 }
+
+// slotted returns a connection that uses a slot, as if the App had opened it.
+func slotted(a *App, nc net.Conn) *clientConn {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open++
+	c := newClientConn(nc, a.buffers)
+	c.slot.Store(a)
+	return c
+}

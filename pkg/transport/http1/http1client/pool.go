@@ -99,11 +99,7 @@ func (a *App) reuseUnlock(fresh bool) *clientConn {
 	n := a.idle[0]
 	a.idle = slices.Delete(a.idle, 0, 1)
 	a.mu.Unlock()
-	if n.slot.Swap(nil) == nil { // only in tests, a connection has no slot
-		a.mu.Lock()
-		a.open++
-		a.mu.Unlock()
-	}
+	n.slot.Store(nil)
 	n.close()
 	return nil
 }

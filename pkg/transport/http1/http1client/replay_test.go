@@ -172,7 +172,7 @@ func TestUnwrittenRequestIsReplayedForEachMethod(t *testing.T) {
 			a.speech.learnH1(true)
 			nc, err := net.Dial("tcp", a.addresses[0])
 			harness.NoError(t, err)
-			a.put(newClientConn(&mute{nc.(*net.TCPConn), takes}, a.buffers), -1)
+			a.put(slotted(a, &mute{nc.(*net.TCPConn), takes}), -1)
 			k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 			got := k.do(a)
 			if takes == 0 {

@@ -29,7 +29,7 @@ type Chunks struct {
 	Lenient bool
 
 	state   chunkState
-	err     *BadChunk
+	err     *Error
 	section []byte // trailer lines as received
 	trailer *head  // allocated for the first body with a trailer section
 }
@@ -59,7 +59,7 @@ const (
 
 // Next decodes the first n bytes of b. data is the content in these bytes. It is a subslice of b[:n] and may be empty.
 // Until Done returns true, the caller must call Next again with b[n:], or with the input that follows b if n is len(b).
-// Next does not decode bytes after the end of the body. The error is a *[BadChunk]. After an error, Next returns the
+// Next does not decode bytes after the end of the body. The error is a *[Error]. After an error, Next returns the
 // same error until Reset is called.
 func (c *Chunks) Next(b []byte) (data []byte, n int, err error) {
 	for n < len(b) && c.err == nil {
@@ -107,7 +107,7 @@ func (c *Chunks) Reset() {
 }
 
 func (c *Chunks) bad(word Word) chunkState {
-	c.err = &BadChunk{word}
+	c.err = badChunk(word)
 	return c.state
 }
 

@@ -39,7 +39,7 @@ func decode(c *wire.Chunks, body string, piece int) (data string, taken int, err
 }
 
 func chunksVerdict(c *wire.Chunks, data string, err error) string {
-	var bad *wire.BadChunk
+	var bad *wire.Error
 	switch {
 	case errors.As(err, &bad):
 		return "bad " + string(bad.Word)

@@ -12,5 +12,5 @@ const (
 func (r *Request) Unusual() bool {
 	h := &r.head
 	ofField := len(r.Host) == 0 || len(h.host) > 0 && &r.Host[0] == &h.host[0]
-	return h.unlisted || h.hosts > 0 && plainHost(h.host) < 0 || ofField && (r.Form == Absolute || r.Form == Authority)
+	return h.unlisted || h.hosts > 0 && plainHost(h.host) < 0 || ofField && (string(r.Method) == "CONNECT" || r.Target[0] != '/')
 }

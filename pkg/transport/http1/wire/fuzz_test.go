@@ -242,7 +242,7 @@ func FuzzChunks(f *testing.F) {
 		var c wire.Chunks
 		data, taken, err := decode(&c, body, len(body)+1)
 		want := fmt.Sprint(chunksVerdict(&c, data, err), c.Trailer())
-		var bad *wire.BadChunk
+		var bad *wire.Error
 		if err != nil && !errors.As(err, &bad) {
 			t.Fatal(err)
 		}

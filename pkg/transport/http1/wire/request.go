@@ -22,24 +22,12 @@ func HasPreface(b []byte) (is, maybe bool) {
 	return n == len(Preface), n < len(Preface)
 }
 
-// Form is the form of a request target (RFC 9112 section 3.2).
-type Form uint8
-
-// Values of Form.
-const (
-	Origin    Form = iota // "/path?query"
-	Absolute              // "http://host/path?query"
-	Authority             // "host:port", only for CONNECT
-	Asterisk              // "*", only for OPTIONS
-)
-
 // Request is the header section of a request. The zero value is ready to use. A Request can be
 // reused for the next request of a connection.
 type Request struct {
 	Method []byte
 	Target []byte // unchanged; contains no whitespace or control characters, but can contain bytes that are not ASCII
-	Form   Form
-	Minor  int // minor version of HTTP/1.x
+	Minor  int    // minor version of HTTP/1.x
 
 	// Host is the authority of the target if it has one, and the Host field otherwise (RFC 9112
 	// section 3.2.2). A proxy must forward this value instead of the field.
@@ -80,7 +68,7 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 // may be in another slice, followed by more bytes. Parse does not search the same bytes again. The fields are valid
 // if n > 0. Reset discards an incomplete header section.
 //
-// The error is a *[Refused]. If the error is not nil and n > 0, n is still the length of the header section. An
+// The error is a *[Error]. If the error is not nil and n > 0, n is still the length of the header section. An
 // invalid request line is reported immediately. All other errors are reported after the header section is complete.
 //
 // If Parse accepts a header section, net/http accepts it with the same meaning. The exceptions are
@@ -123,7 +111,7 @@ func (r *Request) Shrink(n int) {
 	}
 }
 
-func (r *Request) parse(b []byte) (n int, refused *Refused) {
+func (r *Request) parse(b []byte) (n int, refused *Error) {
 	resumed := r.lineEnd > 0
 	if !resumed {
 		if !r.findLine(b) {
@@ -188,7 +176,7 @@ func skipEmpty(b []byte, from int) int {
 
 // line parses the request line: method SP request-target SP HTTP-version (RFC 9112 section 3). Like
 // net/http, it does not accept other whitespace.
-func (r *Request) line(b []byte) *Refused {
+func (r *Request) line(b []byte) *Error {
 	line := b[r.begin:r.lineEnd]
 	if line[len(line)-1] == '\r' {
 		line = line[:len(line)-1]
@@ -211,22 +199,17 @@ func (r *Request) line(b []byte) *Refused {
 	return nil
 }
 
-// target sets the form and the host of the target (RFC 9112 section 3.2). If plainHost does not accept the host,
-// target sets r.Host to nil, and the Host field is used.
+// target sets the host of the target (RFC 9112 section 3.2). If there is no host, or if plainHost does not accept the
+// host, target sets r.Host to nil, and the Host field is used.
 func (r *Request) target() {
 	t := r.Target
-	r.Form, r.Host = Origin, nil
+	r.Host = nil
 	switch {
-	case t[0] == '/' && string(r.Method) != "CONNECT":
-	case string(t) == "*" && string(r.Method) == "OPTIONS":
-		r.Form = Asterisk
 	case string(r.Method) == "CONNECT":
-		r.Form = Authority
 		if port := plainHost(t); port > 0 && port < len(t) {
 			r.Host = t
 		}
-	default:
-		r.Form = Absolute
+	case t[0] != '/':
 		scheme := schemeLength(t)
 		host := t[scheme:]
 		if end := bytes.IndexAny(host, "/?"); end >= 0 {
@@ -240,7 +223,7 @@ func (r *Request) target() {
 
 // validate sets the fields of r. It returns an error if implementations may disagree about the end
 // or the meaning of the header section.
-func (r *Request) validate() *Refused {
+func (r *Request) validate() *Error {
 	h := &r.head
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
 	r.Close = h.close || h.unlisted || r.Minor == 0 && !h.keepAlive
@@ -269,7 +252,7 @@ func (r *Request) validate() *Refused {
 }
 
 // unsupported returns an error if the header section is valid but the request is not served.
-func (r *Request) unsupported() *Refused {
+func (r *Request) unsupported() *Error {
 	h := &r.head
 	switch {
 	case r.begin > 0:
@@ -279,12 +262,12 @@ func (r *Request) unsupported() *Refused {
 	case h.folded:
 		return Refuse(WordFold)
 	case h.codings > 1: // RFC 9112 section 6.1
-		return &Refused{Word: WordTransferCoding, Status: 501}
+		return &Error{Problem: "request refused", Word: WordTransferCoding, Status: 501}
 	case h.lengthList:
 		return Refuse(WordContentLength)
 	case h.chunked && h.forbidden:
 		return Refuse(WordTrailerName)
-	case r.Form == Absolute && string(r.Target) != "*" && schemeLength(r.Target) == 0:
+	case string(r.Method) != "CONNECT" && r.Target[0] != '/' && string(r.Target) != "*" && schemeLength(r.Target) == 0:
 		return Refuse(WordTarget)
 	case h.hosts > 0 && plainHost(h.host) < 0 && !ValidHost(r.Host): // RFC 9112 section 3.2
 		return Refuse(WordHost)

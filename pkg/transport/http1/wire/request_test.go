@@ -12,7 +12,7 @@ import (
 
 // requestVerdict returns the result for a header section in the format of the vectors.
 func requestVerdict(r *wire.Request, n int, err error) string {
-	var refused *wire.Refused
+	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
 		return "refused " + string(refused.Word)
@@ -43,7 +43,7 @@ func describe(r *wire.Request, n int, err error) string {
 	if n == 0 {
 		return fmt.Sprint(n, err)
 	}
-	return fmt.Sprintf("%d %v %s %s %d %d %s %q %d %v %v %v %v", n, err, r.Method, r.Target, r.Form, r.Minor,
+	return fmt.Sprintf("%d %v %s %s %d %s %q %d %v %v %v %v", n, err, r.Method, r.Target, r.Minor,
 		r.Host, r.Fields, r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.Expect100)
 }
 
@@ -94,26 +94,25 @@ func TestRequestParseSetsFields(t *testing.T) {
 	harness.Equal(t, strings.Join(fields, ";"), want, "fields")
 }
 
-func TestRequestTargetDecidesFormAndHost(t *testing.T) {
+func TestRequestTargetDecidesHost(t *testing.T) {
 	for _, tt := range []struct {
 		method, target string
-		form           wire.Form
 		host           string
 		badEscape      bool
 	}{
-		{"GET", "/", wire.Origin, "field", false},
-		{"GET", "//h/", wire.Origin, "field", false},
-		{"GET", "/%4a%zz", wire.Origin, "field", true},
-		{"GET", "/%", wire.Origin, "field", true},
-		{"GET", "/%1", wire.Origin, "field", true},
-		{"GET", "/?%zz", wire.Origin, "field", false},
-		{"OPTIONS", "*", wire.Asterisk, "field", false},
-		{"GET", "http://h:80/p", wire.Absolute, "h:80", false},
-		{"GET", "http://h/%zz", wire.Absolute, "h", true},
-		{"GET", "http://h?%zz", wire.Absolute, "h", false},
-		{"CONNECT", "h:443", wire.Authority, "h:443", false},
-		{"GET", "http://u@h/", wire.Absolute, "field", false},
-		{"CONNECT", "h", wire.Authority, "field", false},
+		{"GET", "/", "field", false},
+		{"GET", "//h/", "field", false},
+		{"GET", "/%4a%zz", "field", true},
+		{"GET", "/%", "field", true},
+		{"GET", "/%1", "field", true},
+		{"GET", "/?%zz", "field", false},
+		{"OPTIONS", "*", "field", false},
+		{"GET", "http://h:80/p", "h:80", false},
+		{"GET", "http://h/%zz", "h", true},
+		{"GET", "http://h?%zz", "h", false},
+		{"CONNECT", "h:443", "h:443", false},
+		{"GET", "http://u@h/", "field", false},
+		{"CONNECT", "h", "field", false},
 	} {
 		var r wire.Request
 		n, err := r.Parse([]byte(tt.method + " " + tt.target + " HTTP/1.1\r\nHost: field\r\n\r\n"))
@@ -121,9 +120,9 @@ func TestRequestTargetDecidesFormAndHost(t *testing.T) {
 			t.Errorf("%s %s: got %v, want a request", tt.method, tt.target, err)
 			continue
 		}
-		if r.Form != tt.form || string(r.Host) != tt.host || wire.BadEscape(tt.target) != tt.badEscape {
-			t.Errorf("%s %s: got form %d, host %s, bad escape %v, want %d, %s, %v",
-				tt.method, tt.target, r.Form, r.Host, wire.BadEscape(tt.target), tt.form, tt.host, tt.badEscape)
+		if string(r.Host) != tt.host || wire.BadEscape(tt.target) != tt.badEscape {
+			t.Errorf("%s %s: got host %s, bad escape %v, want %s, %v",
+				tt.method, tt.target, r.Host, wire.BadEscape(tt.target), tt.host, tt.badEscape)
 		}
 	}
 }
@@ -200,7 +199,7 @@ func TestRefusedRequestHasStatusAndLength(t *testing.T) {
 	} {
 		var r wire.Request
 		n, err := r.Parse([]byte(head))
-		var refused *wire.Refused
+		var refused *wire.Error
 		if !errors.As(err, &refused) || n != len(head) {
 			t.Errorf("%q: got %d, %v, want %d and a refusal", head, n, err, len(head))
 			continue
@@ -217,7 +216,7 @@ func TestRefusedRequestHasStatusAndLength(t *testing.T) {
 	} {
 		var r wire.Request
 		n, err := r.Parse([]byte(head))
-		var refused *wire.Refused
+		var refused *wire.Error
 		if !errors.As(err, &refused) || n != 0 {
 			t.Errorf("%.200q: got %d, %v, want 0 and a refusal", head, n, err)
 			continue

@@ -39,7 +39,7 @@ type Response struct {
 // The bytes may be in another slice. The fields of r are not valid until Parse returns n > 0. Call Reset to discard
 // an incomplete header section.
 //
-// The error is a *[Garbage]. An invalid status line is reported before the rest of the header
+// The error is a *[Error]. An invalid status line is reported before the rest of the header
 // section has arrived.
 //
 // Old applications send responses that are not valid. Parse accepts the following deviations, which it does not
@@ -69,7 +69,7 @@ func (r *Response) Parse(b []byte) (n int, err error) {
 	switch {
 	case word != "":
 		r.Reset()
-		return 0, &Garbage{word}
+		return 0, Garbage(word)
 	case n == 0:
 		return 0, nil
 	}

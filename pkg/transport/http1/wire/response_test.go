@@ -13,7 +13,7 @@ import (
 
 // responseVerdict returns the result for a header section in the format of the vectors.
 func responseVerdict(r *wire.Response, n int, err error) string {
-	var garbage *wire.Garbage
+	var garbage *wire.Error
 	switch {
 	case errors.As(err, &garbage):
 		if n != 0 {

@@ -6,9 +6,8 @@
 // the input, so parsing does not allocate memory once the slices of the reused value are large enough. The caller
 // must not modify the input while it uses the result.
 //
-// An invalid header section of a request is reported as a [*Refused]. There is no lenient mode,
-// because request smuggling needs two proxies that interpret the same bytes differently. An invalid
-// header section of a response is reported as a [*Garbage].
+// An invalid message is reported as an [*Error]. There is no lenient mode for the header section of a request, because
+// request smuggling needs two proxies that interpret the same bytes differently.
 //
 // The types of this package are not safe for concurrent use.
 package wire
@@ -66,7 +65,7 @@ const (
 // word never contains data from the message.
 type Word string
 
-// Words of [Refused], [Garbage], [BadChunk] and [BadBody].
+// Words of [Error].
 const (
 	WordRequestLine     Word = "request-line"      // not "method SP target SP version" (RFC 9112 section 3)
 	WordStatusLine      Word = "status-line"       // not "version SP status SP reason" (RFC 9112 section 4)
@@ -95,17 +94,19 @@ const (
 	WordListTooLong     Word = "list-too-long"     // Connection or Trailer lines that are too long; see maxConnection
 )
 
-// Refused reports that a request is not served. The caller responds with Status and closes the
-// connection, because the bytes after the header section may not be a request.
-type Refused struct {
-	Word   Word
-	Status int // status code of the response: 400, 417, 431, 501 or 505
+// An Error reports an invalid message. The connection must not be used again, because the end of the message is not
+// certain.
+type Error struct {
+	Problem string // object and problem, for the text of the error
+	Word    Word
+	Status  int // status code of the response to an invalid request: 400, 417, 431, 501 or 505; 0 for other errors
 }
 
-func (e *Refused) Error() string { return "request refused: " + string(e.Word) }
+func (e *Error) Error() string { return e.Problem + ": " + string(e.Word) }
 
-// Refuse returns the error for a word.
-func Refuse(word Word) *Refused {
+// Refuse returns the error for a request that is not served. The caller responds with Status and closes the
+// connection, because the bytes after the header section may not be a request.
+func Refuse(word Word) *Error {
 	status := 400
 	switch word {
 	case WordTooManyFields, WordListTooLong:
@@ -115,23 +116,15 @@ func Refuse(word Word) *Refused {
 	case WordExpect:
 		status = 417 // RFC 9110 section 10.1.1
 	}
-	return &Refused{Word: word, Status: status}
+	return &Error{Problem: "request refused", Word: word, Status: status}
 }
 
-// Garbage reports a response whose meaning or end is not certain. The connection must not be used
-// again.
-type Garbage struct{ Word Word }
+// Garbage returns the error for a response whose meaning or end is not certain.
+func Garbage(word Word) *Error { return &Error{Problem: "malformed response", Word: word} }
 
-func (e *Garbage) Error() string { return "malformed response: " + string(e.Word) }
+// BadBody returns the error for an invalid HTTP/2 body: its length differs from Content-Length, or its trailer section
+// is invalid (RFC 9113 section 8.1).
+func BadBody(word Word) *Error { return &Error{Problem: "malformed body", Word: word} }
 
-// BadChunk reports an invalid chunked body of a request or a response. The end of the body is unknown, so the
-// connection must not be used again.
-type BadChunk struct{ Word Word }
-
-func (e *BadChunk) Error() string { return "malformed chunked body: " + string(e.Word) }
-
-// BadBody reports an invalid HTTP/2 body: its length differs from Content-Length, or its trailer section is
-// invalid (RFC 9113 section 8.1).
-type BadBody struct{ Word Word }
-
-func (e *BadBody) Error() string { return "malformed body: " + string(e.Word) }
+// badChunk returns the error for an invalid chunked body of a request or a response.
+func badChunk(word Word) *Error { return &Error{Problem: "malformed chunked body", Word: word} }

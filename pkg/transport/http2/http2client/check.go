@@ -53,7 +53,7 @@ func (k *Check) Head(by *http2conn.Conn, h *http2conn.Head, end bool) error {
 func (k *Check) head(h *http2conn.Head, end bool) error {
 	switch {
 	case h.TooLarge && k.Status != 0:
-		return garbage(&wire.Garbage{Word: wire.WordTrailerTooLong})
+		return garbage(wire.Garbage(wire.WordTrailerTooLong))
 	case h.TooLarge:
 		return garbage(rewrite.ErrHeadTooLarge)
 	case h.Malformed:

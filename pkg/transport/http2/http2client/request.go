@@ -12,8 +12,7 @@ import (
 func AppendRequest(k *http2conn.Block, q *rewrite.Request) {
 	k.Grow(q.Size())
 	k.Request(q.Method, q.Authority(), q.Path())
-	q.EachField(k)
-	if q.WantsTrailers() {
+	if trailers := q.EachField(k); trailers {
 		k.Field(transport.TE, "trailers")
 	}
 	if q.Length >= 0 {
