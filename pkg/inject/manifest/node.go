@@ -77,6 +77,12 @@ func (d *decoder) enter(n *yaml.Node) error {
 
 func (d *decoder) leave() { d.depth++ }
 
+// enterAlias counts an alias that contains the next values. leave undoes it.
+func (d *decoder) enterAlias() (leave func()) {
+	d.aliases++
+	return func() { d.aliases-- }
+}
+
 func (d *decoder) decode(n *yaml.Node) (any, error) {
 	if err := d.enter(n); err != nil {
 		return nil, err
@@ -86,8 +92,7 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 	case yaml.DocumentNode:
 		return d.decode(n.Content[0])
 	case yaml.AliasNode:
-		d.aliases++
-		defer func() { d.aliases-- }()
+		defer d.enterAlias()()
 		return d.decode(n.Alias)
 	case yaml.ScalarNode:
 		v, err := decodeScalar(n)
@@ -150,8 +155,7 @@ func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
 	defer d.leave()
 	switch from.Kind {
 	case yaml.AliasNode:
-		d.aliases++
-		defer func() { d.aliases-- }()
+		defer d.enterAlias()()
 		return d.merge(m, from.Alias)
 	case yaml.SequenceNode:
 		for _, one := range from.Content {
