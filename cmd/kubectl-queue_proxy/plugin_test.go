@@ -311,7 +311,7 @@ func TestErrorsOfAPIServerArePrinted(t *testing.T) {
 	}))
 	defer server.Close()
 	writeKubeconfig(t, server.URL)
-	const rejected = "the API server rejected the credentials (401 Unauthorized); log in again, or check the user in the kubeconfig"
+	const rejected = "the API server rejected the credentials (401 Unauthorized); check the credentials in the kubeconfig"
 	for args, want := range map[string]string{
 		"top": "list of pods: " + rejected, "top -A": "list of pods: " + rejected, "why web-1": rejected, "why deployment/web": rejected,
 		"top --context=other": `context "other" does not exist`,

@@ -520,7 +520,7 @@ func isShortQuantity(text string) error {
 func isPercentage(text string) error {
 	p, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(p > 0 && p <= 100) {
-		return fmt.Errorf("%q: must be a number greater than 0 and at most 100", text)
+		return fmt.Errorf("%q: must be greater than 0 and at most 100", text)
 	}
 	return nil
 }

@@ -232,8 +232,8 @@ func (c *Client) get(ctx context.Context, accept string, query url.Values, path 
 
 // Errors for responses that have a common cause.
 var (
-	errNotKubernetes = errors.New("the response is an HTML page and not from a Kubernetes API server; check the address of the server in the kubeconfig, and the proxies")
-	errUnauthorized  = errors.New("the API server rejected the credentials (401 Unauthorized); log in again, or check the user in the kubeconfig")
+	errNotKubernetes = errors.New("the server returned an HTML page, so it is not a Kubernetes API server; check the address in the kubeconfig")
+	errUnauthorized  = errors.New("the API server rejected the credentials (401 Unauthorized); check the credentials in the kubeconfig")
 )
 
 // responseError returns the error for a response of an API server with a status other than 200.

@@ -91,7 +91,7 @@ func addLoad(r *registry, g *Gauges) {
 		}
 		return max(0, time.Since(since).Seconds())
 	}))
-	r.gauge("queue_proxy_app_hangs", "1 if the user container does not respond (problem app-hangs with at least medium confidence), otherwise 0.",
+	r.gauge("queue_proxy_app_hangs", "1 if the user container does not respond to requests, otherwise 0.",
 		always(func() float64 { return float64(place(g.AppHangs())) }))
 	r.gauge("queue_proxy_concurrency_limit", "Maximum number of requests in the user container; 0 means no limit.",
 		always(func() float64 { running, _ := g.Limit(); return float64(running) }))

@@ -662,7 +662,7 @@ func (e *evidence) slotsHeld() bool {
 }
 
 // actionIfHangs is the action if mayHang returns true.
-const actionIfHangs = "Check whether the application hangs before you add pods."
+const actionIfHangs = "Check whether the application hangs."
 
 // mayHang reports whether the application has not responded in the last rejectingSamples samples, although it usually
 // responds in less time.
