@@ -326,7 +326,7 @@ func TestErrorsOfAPIServerArePrinted(t *testing.T) {
 
 // A proxy or another web server can respond instead of the API server.
 func TestHTMLResponseIsReported(t *testing.T) {
-	const want = "the response is an HTML page and not from a Kubernetes API server"
+	const want = "the server returned an HTML page, so it is not a Kubernetes API server"
 	for _, status := range []int{http.StatusOK, http.StatusNotFound} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
