@@ -203,7 +203,7 @@ var ruleTests = []ruleTest{
 		b.holding(1, observation.Waiting, time.Now())
 		b.sampled(600, func() {})
 	}, "1 request in the application, the oldest for 10m0s; 0 queued; last response 10m0s ago", medium, 600 * time.Second},
-	{"long polls at night", "app-hangs", func(b *Board) {
+	{"long polls without other requests", "app-hangs", func(b *Board) {
 		b.sampled(200, func() {
 			b.observe(8, observation.OK, time.Millisecond)
 			b.observe(1, observation.OK, 12*time.Minute)
