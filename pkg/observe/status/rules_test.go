@@ -28,7 +28,7 @@ func idle() *Board {
 	return b
 }
 
-// sampled takes n samples. It calls the function each one interval before each sample.
+// sampled takes n samples. Before each sample, it calls the function each and waits for one interval.
 func (b *Board) sampled(n int, each func()) {
 	for range n {
 		each()
