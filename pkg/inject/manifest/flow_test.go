@@ -29,19 +29,19 @@ func flowLists(items []string) map[string]string {
 		long = append(long, strings.Join(strings.SplitAfter(item, "{"), "\n      "))
 	}
 	return map[string]string{
-		"one line":             "{apiVersion: v1, kind: List, items: [" + strings.Join(items, ", ") + "]}\n",
-		"one line, no newline": "{apiVersion: v1,kind: List,items: [" + strings.Join(items, ",") + "]}",
-		"items first":          "{items: [" + strings.Join(items, " , ") + " ,], kind: List, apiVersion: v1, metadata: {a: [b]}}\n",
-		"JSON after a mark":    "---\n" + `{"kind":"List","apiVersion":"v1","items":[` + strings.Join(items, ",") + "]}\n",
-		"on the mark":          "--- {kind: List, apiVersion: v1, items: [" + strings.Join(items, ", ") + "]} # text\n...\n",
-		"several lines":        "# text\n{\n  kind: List, # text ]\n  apiVersion: v1,\n  \"items\": [\n    # text {\n    " + strings.Join(long, ", # text\n    ") + "\n  ]\n}\n",
-		"lines without indent": "{\nkind: List,\napiVersion: v1,\nitems: [\n" + strings.Join(items, "\n,\n") + "\n]\n}\n# text\n",
-		"bracket":              "kind: List\napiVersion: v1\nitems: [" + strings.Join(items, ", ") + "]\n",
-		"bracket in lines":     "---\nitems: [\n" + strings.Join(items, ",\n\n") + "\n] # text\nkind: List\napiVersion: v1\n",
-		"bracket, end mark":    "kind: List\napiVersion: v1\nitems: [ # text\n " + strings.Join(items, ", # text [\n ") + ", ]\n...\n",
-		"bracket, block text":  "apiVersion: v1\nitems:\n  [" + strings.Join(items, ", ") + "]\nkind: List\nmetadata:\n  a: |\n    text",
-		"dashes":               "apiVersion: v1\nkind: List\nitems:\n" + strings.Join(dashed, "\n") + "\n",
-		"dashes and comments":  "kind: List\nitems:\n# text\n\n" + strings.Join(dashed, " # text {\n# text\n") + "\napiVersion: v1",
+		"one line":              "{apiVersion: v1, kind: List, items: [" + strings.Join(items, ", ") + "]}\n",
+		"one line, no newline":  "{apiVersion: v1,kind: List,items: [" + strings.Join(items, ",") + "]}",
+		"items first":           "{items: [" + strings.Join(items, " , ") + " ,], kind: List, apiVersion: v1, metadata: {a: [b]}}\n",
+		"JSON after a --- line": "---\n" + `{"kind":"List","apiVersion":"v1","items":[` + strings.Join(items, ",") + "]}\n",
+		"on the --- line":       "--- {kind: List, apiVersion: v1, items: [" + strings.Join(items, ", ") + "]} # text\n...\n",
+		"several lines":         "# text\n{\n  kind: List, # text ]\n  apiVersion: v1,\n  \"items\": [\n    # text {\n    " + strings.Join(long, ", # text\n    ") + "\n  ]\n}\n",
+		"lines without indent":  "{\nkind: List,\napiVersion: v1,\nitems: [\n" + strings.Join(items, "\n,\n") + "\n]\n}\n# text\n",
+		"bracket":               "kind: List\napiVersion: v1\nitems: [" + strings.Join(items, ", ") + "]\n",
+		"bracket in lines":      "---\nitems: [\n" + strings.Join(items, ",\n\n") + "\n] # text\nkind: List\napiVersion: v1\n",
+		"bracket, ... line":     "kind: List\napiVersion: v1\nitems: [ # text\n " + strings.Join(items, ", # text [\n ") + ", ]\n...\n",
+		"bracket, block text":   "apiVersion: v1\nitems:\n  [" + strings.Join(items, ", ") + "]\nkind: List\nmetadata:\n  a: |\n    text",
+		"dashes":                "apiVersion: v1\nkind: List\nitems:\n" + strings.Join(dashed, "\n") + "\n",
+		"dashes and comments":   "kind: List\nitems:\n# text\n\n" + strings.Join(dashed, " # text {\n# text\n") + "\napiVersion: v1",
 	}
 }
 

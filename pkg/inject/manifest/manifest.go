@@ -727,7 +727,7 @@ func (d *document) isOther() bool {
 }
 
 // identity returns the kind, namespace and name of a document that has a syntax tree but no value,
-// for example because a key is repeated. The first of several keys wins.
+// for example because a key is repeated. The first value of a repeated key is used.
 func (d *document) identity() (kind, namespace, name string) {
 	if d.node == nil {
 		return "", "", ""

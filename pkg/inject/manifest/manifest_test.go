@@ -174,7 +174,7 @@ func TestRandomLayoutsAreEditedInPlace(t *testing.T) {
 	all := inputs(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		text := all[name]
-		if name == "not-yaml" || name == "twice-the-same-key" || name == "anchors" || name == "alias-in-place" || name == "merge-keys" {
+		if name == "not-yaml" || name == "duplicate-key" || name == "anchors" || name == "alias-in-place" || name == "merge-keys" {
 			continue
 		}
 		flat := new(bytes.Buffer)
@@ -442,7 +442,7 @@ func TestErrorWithoutPodsIsIgnored(t *testing.T) {
 		{"custom resource with a repeated key", "apiVersion: example.com/v1\nkind: Rule\nspec: {a: x, a: z}\n", inject.Skipped},
 		{"custom resource with an infinite number", "apiVersion: example.com/v1\nkind: Rule\nspec: {a: .inf}\n", inject.Skipped},
 		{"custom resource with a list as a key", "apiVersion: example.com/v1\nkind: Rule\nspec: {? [a] : b}\n", inject.Skipped},
-		{"no object with a repeated key", "a: x\na: z\n", inject.Skipped},
+		{"map without a kind and with a repeated key", "a: x\na: z\n", inject.Skipped},
 		{"workload with a repeated key", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {labels: {a: x, a: z}}\nspec: " + template + "\n", inject.Refused},
 		{"workload without a template", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {labels: {a: x, a: z}}\n", inject.Skipped},
 		{"Service with a repeated key", "apiVersion: v1\nkind: Service\nspec: {selector: {a: x, a: z}}\n", inject.Refused},
@@ -453,7 +453,7 @@ func TestErrorWithoutPodsIsIgnored(t *testing.T) {
 		{"repeated spec", "apiVersion: example.com/v1\nkind: App\nspec: " + template + "\nspec: {}\n", inject.Refused},
 		{"Helm template", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Values.name }}}\n", inject.Refused},
 		{"syntax error", "apiVersion: v1\nkind: ConfigMap\ndata: {a\n", inject.Refused},
-		{"endless aliases", "apiVersion: v1\nkind: ConfigMap\ndata: &a {b: *a}\n", inject.Refused},
+		{"recursive alias", "apiVersion: v1\nkind: ConfigMap\ndata: &a {b: *a}\n", inject.Refused},
 	} {
 		f := Parse("f", []byte(pod+c.document))
 		results := Inject([]*File{f}, nil, inject.Services)
@@ -551,8 +551,8 @@ func TestUnreadableFileErrorStatesItsFormat(t *testing.T) {
 		"a tab on a line after spaces":     {strings.Replace(pod, "metadata: {name: web}", "metadata:\n  name: web\n\tlabels: {a: b}", 1), "replace the tabs"},
 		"a tab in a value and a bad token": {strings.Replace(pod, "metadata: {name: web}", "a: |\n  x\n  \ty\nmetadata: @", 1), "reserved character"},
 		"a Helm template":                  {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: {{ .Release.Name }}\nspec:\n  {{- toYaml .Values.spec | nindent 2 }}\n", "helm template"},
-		"a program with such bytes":        {"\x7fELF\x02\x00{{ x }}\x00", "control character"},
-		"an expression as a value":         {strings.Replace(pod, "name: web}\n", "name: {{ .Values.name }}}\n", 1), "helm template"},
+		"a program that contains braces":   {"\x7fELF\x02\x00{{ x }}\x00", "control character"},
+		"a Helm expression as a value":     {strings.Replace(pod, "name: web}\n", "name: {{ .Values.name }}}\n", 1), "helm template"},
 	} {
 		results := Inject([]*File{Parse("f.yaml", []byte(c.text))}, nil, inject.Services)
 		if len(results) != 1 || results[0].Verdict != inject.Refused || results[0].Reason != inject.Unreadable || !strings.Contains(results[0].Text, c.want) {

@@ -18,8 +18,8 @@ type syntaxError struct {
 	words []string // the text of the error contains one of these strings
 	text  string
 
-	// search is set if the text contains no line, or the line before the list or the map that contains
-	// the error. The line is searched: see lineOf.
+	// search is set if the text contains no line, or only the line before the list or the map that
+	// contains the error. In this case, lineOf searches for the line.
 	search bool
 }
 

@@ -42,7 +42,7 @@ func (h *hunk) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&h.Line, &h.Count, &h.Text})
 }
 
-// hunksOf returns the hunks that convert from to to, which split divides.
+// hunksOf returns the hunks that convert the text from into the text to. It uses split to divide both texts.
 func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
 	quoted := func(text []byte) (lines []byte) { // a part can have several lines or no newline
 		for _, part := range split(text) {

@@ -105,7 +105,7 @@ func TestWarningIfLayoutIsTooLong(t *testing.T) {
 	}
 }
 
-func TestDocumentThatBeginsOnItsMark(t *testing.T) {
+func TestUninjectRestoresDocumentOnMarkerLine(t *testing.T) {
 	const pod = `{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}}`
 	for _, mark := range []string{"--- ", "---\t", "---  ", "--- !!map ", "--- # first\n"} {
 		for _, end := range []string{"", "\n", "\n...\n"} {
@@ -134,7 +134,7 @@ func TestInjectionKeepsCRLFLineEndings(t *testing.T) {
 	for name, text := range map[string]string{
 		"a comment with the original text": commented,
 		"no final newline":                 strings.TrimSuffix(commented, "\n"),
-		"an end mark":                      commented + "...\n",
+		"a final ... line":                 commented + "...\n",
 		"a literal text":                   strings.Replace(commented, "    image:", "    args:\n    - |\n      a\n      b\n    image:", 1),
 		"anchors":                          strings.NewReplacer("    ports:", "    env: &e [{name: A, value: b}]\n    ports: &p", "  - name: web\n", "  - name: web\n    x: &x {a: b}\n    <<: *x\n").Replace(commented),
 		"a list on two lines":              strings.Replace(commented, "    ports:\n    - containerPort: 8080\n", "    ports: [{containerPort: 8080,\n      name: http}]\n", 1),
@@ -149,8 +149,7 @@ func TestInjectionKeepsCRLFLineEndings(t *testing.T) {
 	}
 }
 
-// The comment of an injection contains the original text, so it can contain the mark of another
-// comment.
+// The original text can end with a comment that has the form of an injection's comment.
 func TestUninjectRestoresCommentOfSameForm(t *testing.T) {
 	text := commented + keptMark + "bogus\n"
 	harness.Equal(t, string(uninjectedText(Parse("f", []byte(injectText(t, text))))), text)

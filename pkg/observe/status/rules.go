@@ -17,7 +17,7 @@ const (
 	errorShare   = 0.2              // errors of the application, as a share of its responses; see QueueProxyAppReturnsErrors
 	failureShare = 0.05             // failed requests with a cause, as a share of all requests; see QueueProxyAppFails
 	hangTime     = 30 * time.Second // time without a response
-	slowTime     = time.Second      // time in the application that counts as long if the usual time is not known
+	slowTime     = time.Second      // time in the application that is considered long if the usual time is not known
 
 	longFactor  = 2                      // minimum ratio of the time of a request that hangs, or of slow requests, to the longest time of other requests
 	firstTime   = 2 * time.Minute        // time in the application after which several requests hang although the usual time is not known
@@ -25,10 +25,10 @@ const (
 	shortWait   = 200 * time.Millisecond // time in the application that is sufficient for most requests
 	slowFactor  = 3                      // minimum ratio of a long time in the application to the usual time
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
-	mixShare    = 0.01                   // minimum share of slow requests among the earlier requests for which their share may have increased
+	mixShare    = 0.01                   // minimum share of the earlier requests that were as slow, if a different mix of requests can explain a high median
 	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
 	minQueued   = 200 * time.Millisecond // minimum time in the queue that is a problem (99th percentile)
-	sameFactor  = 1.3                    // maximum ratio of two times that count as equal
+	sameFactor  = 1.3                    // maximum ratio of two times that are considered equal
 	minHung     = 10                     // minimum number of requests without a response, if each ended in less than hangTime
 	minFailures = 3                      // minimum number of failures that are a problem
 	memoryShare = 0.8                    // share of the memory budget that requests use
@@ -354,7 +354,8 @@ func checkTLS(e *evidence) (m match, ok bool) {
 	}, true
 }
 
-// failures returns a check that compares the share of requests that failed with one of the reasons.
+// failures returns a check that matches if the share of requests that failed for one of the reasons is at least
+// failureShare.
 func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	part := func(t *tally) (n uint32) {
 		for _, r := range reasons {
@@ -431,9 +432,9 @@ func checkHang(e *evidence) (m match, ok bool) {
 	return m, ok
 }
 
-// pendingHang reports a hang if a request has waited for a response for hangTime. The confidence is low if it may be a
-// long request, such as a poll. It is not low if there are further symptoms, if several requests wait longer than usual,
-// or after a long time.
+// pendingHang reports a hang if a request has waited for a response for hangTime. The confidence is low if the request
+// can be a long one, such as a long poll. It is higher if there are further symptoms, if several requests wait longer
+// than usual, or after a long time.
 func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) {
 	waited := e.now.Sub(app.Oldest)
 	if app.Pending == 0 || waited < hangTime {
@@ -466,8 +467,9 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 	return m, true
 }
 
-// endedHang reports a hang if requests ended without a response since the last response, at most History ago. The
-// period is hangTime if the limit cannot cause a small number of these requests.
+// endedHang reports a hang if requests ended without a response in the last hangTime. If requests are queued or slots are
+// held, the limit can be the reason for a small number of requests. In this case, endedHang counts the requests since the
+// last response, at most those of the last History.
 func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m match, ok bool) {
 	waited := e.waited
 	expired := app.Held.Expired.After(last) // the application has not responded to a request after the client disconnected
@@ -517,7 +519,7 @@ func (e *evidence) endedWithoutResponse(t *tally, waited time.Duration) uint32 {
 // needed returns the median time that the application needs for a response, or 0 if it is not known.
 func (e *evidence) needed() time.Duration { return cmp.Or(inMilliseconds(e.p50), e.usual) }
 
-// longWait returns the time after which a client has waited long for a response.
+// longWait returns the time from which the wait of a client for a response is considered long.
 func (e *evidence) longWait() time.Duration {
 	if needed := e.needed(); needed > 0 {
 		return min(slowTime, slowFactor*needed)
@@ -865,7 +867,7 @@ func percent(n, all uint32) string { return fmt.Sprintf("%.0f %%", 100*float64(n
 
 func inMilliseconds(n float64) time.Duration { return time.Duration(n * float64(time.Millisecond)) }
 
-// brief rounds a duration for people. A negative duration becomes 0.
+// brief rounds a duration for display. A negative duration becomes 0.
 func brief(d time.Duration) time.Duration {
 	switch d = max(d, 0); {
 	case d >= 10*time.Second:

@@ -28,7 +28,7 @@ func idle() *Board {
 	return b
 }
 
-// sampled takes n samples. It calls the function each one interval before each sample.
+// sampled takes n samples. Before each sample, it calls the function each and waits for one interval.
 func (b *Board) sampled(n int, each func()) {
 	for range n {
 		each()
@@ -203,7 +203,7 @@ var ruleTests = []ruleTest{
 		b.holding(1, observation.Waiting, time.Now())
 		b.sampled(600, func() {})
 	}, "1 request in the application, the oldest for 10m0s; 0 queued; last response 10m0s ago", medium, 600 * time.Second},
-	{"long polls at night", "app-hangs", func(b *Board) {
+	{"long polls without other requests", "app-hangs", func(b *Board) {
 		b.sampled(200, func() {
 			b.observe(8, observation.OK, time.Millisecond)
 			b.observe(1, observation.OK, 12*time.Minute)

@@ -124,8 +124,8 @@ func (b *Board) longestLocked() time.Duration {
 	return inMilliseconds(longest)
 }
 
-// longestUsualLocked returns the longest time of a request in the app since the start. It ignores one of a thousand
-// requests. b.mu must be held.
+// longestUsualLocked returns the longest time of a request in the app since the start. It ignores the slowest 0.1 % of
+// the requests. b.mu must be held.
 func (b *Board) longestUsualLocked() time.Duration {
 	const share = 0.999
 	return inMilliseconds(percentile(b.all[:], share))

@@ -10,7 +10,7 @@ import (
 type TLS struct {
 	On    bool   `json:"on"` // requests over TLS are served
 	Port  int    `json:"port"`
-	Error string `json:"error,omitempty"` // error of the certificate files, which are not in use, or of the port
+	Error string `json:"error,omitempty"` // error of the port, or of the certificate files, which are then not in use
 
 	// ClientCertificates is true if each client must have a certificate.
 	ClientCertificates bool `json:"clientCertificates"`
