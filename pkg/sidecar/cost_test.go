@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ type frugal struct {
 	answer     []byte
 	held, free chan struct{}
 	before     func() // called before each response; may be nil
+	served     atomic.Int64
 }
 
 func (a *frugal) serve(c *harness.AppConn) {
@@ -51,6 +53,7 @@ func (a *frugal) serve(c *harness.AppConn) {
 			a.before()
 		}
 		n = 0
+		a.served.Add(1)
 		if _, err := c.Write(a.answer); err != nil {
 			return
 		}
@@ -117,12 +120,14 @@ func TestRequestDoesNotAllocate(t *testing.T) {
 		{"POST", "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 10003\r\n\r\n" + strings.Repeat("x", 10000) + "end", ordinaryAnswer},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			_, _, dial := frugally(t, v.answer, 100)
+			_, a, dial := frugally(t, v.answer, 100)
 			c := dial()
 			request := []byte(v.request)
 			answer := make([]byte, sizeOf(t, c, request))
+			served := a.served.Load()
 			defer debug.SetGCPercent(debug.SetGCPercent(-1))
 			harness.Equal(t, testing.AllocsPerRun(500, func() { talk(t, c, request, answer) }), 0, "allocations")
+			harness.Equal(t, a.served.Load()-served, 501, "requests")
 		})
 	}
 }

@@ -14,16 +14,15 @@ import (
 // one 100 response, and no informational response after the final response has begun.
 type interim struct {
 	mu        sync.Mutex
-	expected  bool // the client waits for a 100 response before it sends the body
+	expected  bool // the client waits for a 100 response before it sends the body, and the final response has not begun
 	continued bool // a 100 response was sent
-	ended     bool // the final response has begun
 }
 
 // begin resets i for a new request.
 func (i *interim) begin(expected bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.expected, i.continued, i.ended = expected, false, false
+	i.expected, i.continued = expected, false
 }
 
 // endInterim records that the final response begins. After the call, the goroutine that forwards the body does not write
@@ -31,7 +30,7 @@ func (i *interim) begin(expected bool) {
 func (x *exchange) endInterim() {
 	x.interim.mu.Lock()
 	defer x.interim.mu.Unlock()
-	x.interim.ended = true
+	x.interim.expected = false
 }
 
 // sayContinue sends a 100 response if the client waits for it, no 100 response was sent, and the final response has not
@@ -40,7 +39,7 @@ func (x *exchange) sayContinue() error {
 	i := &x.interim
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if !i.expected || i.continued || i.ended {
+	if !i.expected || i.continued {
 		return nil
 	}
 	i.continued = true

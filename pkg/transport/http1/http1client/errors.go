@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
+	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
 var (
@@ -19,10 +20,7 @@ var (
 // refused reports whether err means that no process listens on the address. Dial tries the other address only after such
 // an error. On a host without IPv6, the error is not ECONNREFUSED.
 func refused(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) ||
-		errors.Is(err, syscall.EADDRNOTAVAIL) ||
-		errors.Is(err, syscall.EAFNOSUPPORT) ||
-		errors.Is(err, syscall.ENETUNREACH)
+	return errors.Is(err, syscall.ECONNREFUSED) || netconn.LoopbackMissing(err)
 }
 
 // isLocal reports whether a dial failed because the sidecar lacks a file descriptor, memory for a socket, or a
