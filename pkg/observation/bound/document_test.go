@@ -59,7 +59,7 @@ const (
 
 var proofs = [bound.NumNames]proof{
 	bound.ControlFrames: {
-		limit:      "10 000 frames without headers or content, 1000 per second, and 100 for each other frame",
+		limit:      "10 000 frames without headers or content, plus 1000 per second and 100 for each other frame",
 		attack:     "floods of PING, SETTINGS, PRIORITY, empty frames (CVE-2019-9518)",
 		peer:       "grpc-go: 3 control frames for each message",
 		margin:     33,
@@ -75,7 +75,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{h2ClientTests, "TestUnreadPingsReceiveReplies"},
 	},
 	bound.HeaderBlock: {
-		limit:      "2 MiB and 16 KiB (2 x `MAX_HEADER_BYTES`)",
+		limit:      "2 MiB + 16 KiB (2 x `MAX_HEADER_BYTES`)",
 		attack:     "a flood of CONTINUATION frames (CVE-2024-27316)",
 		peer:       "a Kerberos token of 64 KiB",
 		margin:     32,
@@ -195,7 +195,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{linkTests, "TestSplitHandshakeSucceeds"},
 	},
 	bound.TLSHandshakeStall: {
-		limit:      "1 to 10 s for each flight, if handshakes are queued",
+		limit:      "1 to 10 s for the next messages, if handshakes are queued",
 		attack:     "handshakes that stop and keep others waiting",
 		peer:       "1500 clients that share a busy processor (3 s)",
 		margin:     3,
@@ -204,7 +204,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{linkTests, "TestConcurrentHandshakesSucceed"},
 	},
 	bound.TLSHandshakeQueue: {
-		limit:      "20 000 handshakes, without a timeout",
+		limit:      "20 000 queued handshakes; the time in the queue is not limited",
 		attack:     "more handshakes than the processor can complete",
 		peer:       "2000 connections at the same time",
 		margin:     10,
@@ -212,7 +212,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{linkTests, "TestConcurrentHandshakesSucceed"},
 	},
 	bound.TLSHandshakeSize: {
-		limit:      "64 KiB, or 128 KiB with client certificates; 8 or 32 KiB if long handshakes use 1 MiB",
+		limit:      "64 KiB (128 KiB with client certificates), or 8 KiB (32 KiB) while long handshakes use 1 MiB in all",
 		attack:     "long handshakes that hold memory",
 		peer:       "a key share of 1.8 KiB, or a certificate chain of 10 KiB",
 		margin:     12,
@@ -220,7 +220,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{linkTests, "TestBrowserHandshakeSucceeds"},
 	},
 	bound.TLSRecordTimeout: {
-		limit:      "60 s of waiting for the rest, at most `HEADER_TIMEOUT`",
+		limit:      "60 s of waiting for the rest of a record, at most `HEADER_TIMEOUT`",
 		attack:     "TLS records that never end",
 		peer:       "an upload in records of 16 KiB at 100 kbit/s (1.4 s)",
 		margin:     40,
