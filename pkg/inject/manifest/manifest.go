@@ -794,7 +794,7 @@ func each(n int, f func(i int)) {
 // the document was encoded again. After the call, the document is decoded, unless an error is
 // returned.
 func (d *document) change(changes []inject.Change) (reformatted bool, err error) {
-	want, err := d.after(changes)
+	want, err := inject.Apply(d.value, changes)
 	if err != nil {
 		return false, err
 	}
@@ -859,11 +859,6 @@ func equal(a, b any) bool {
 		return false
 	}
 	return a == b
-}
-
-// after returns the value of the document after the changes.
-func (d *document) after(changes []inject.Change) (any, error) {
-	return inject.Apply(d.value, changes)
 }
 
 // editText returns the text of the document after the changes were made in place. It changes the
