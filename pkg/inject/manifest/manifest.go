@@ -502,12 +502,19 @@ func list(files []*File, read func(d *document)) []*Result {
 	for _, f := range files {
 		documents = append(documents, f.documents...)
 	}
-	shared := outcomes{known: map[string]*inject.Outcome{}}
+	// One outcome for each text of skipped objects without pods. A file can contain a million of these
+	// objects, and an outcome needs about 300 bytes. These outcomes are not modified.
+	var shared sync.Map
 	each(len(documents), func(i int) {
 		d := documents[i]
 		d.decode()
 		read(d)
-		shared.replace(d.results)
+		for _, r := range d.results {
+			if r.Reason == inject.NoPods && len(r.Warnings) == 0 {
+				first, _ := shared.LoadOrStore(r.Text, r.Outcome)
+				r.Outcome = first.(*inject.Outcome)
+			}
+		}
 		d.release()
 	})
 	var results []*Result
@@ -515,28 +522,6 @@ func list(files []*File, read func(d *document)) []*Result {
 		results = append(results, d.results...)
 	}
 	return results
-}
-
-// outcomes contains one outcome for each text of skipped objects without pods. A file can contain a
-// million of these objects, and an outcome needs about 300 bytes.
-type outcomes struct {
-	mu    sync.Mutex // protects known
-	known map[string]*inject.Outcome
-}
-
-// replace replaces the outcomes of skipped objects without pods. These outcomes are not modified.
-func (o *outcomes) replace(results []*Result) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, r := range results {
-		if r.Reason != inject.NoPods || len(r.Warnings) > 0 {
-			continue
-		}
-		if o.known[r.Text] == nil {
-			o.known[r.Text] = r.Outcome
-		}
-		r.Outcome = o.known[r.Text]
-	}
 }
 
 // list sets the results of a decoded document, one for each object, including the items of Lists. It
