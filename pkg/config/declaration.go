@@ -45,7 +45,6 @@ type Config struct {
 	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used with a warning."`
 	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used with a warning." soft:"true"`
 	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used with a warning. Variables such as 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT' override the endpoint, the protocol and the headers for one signal. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
-	Unused    `section:"Ignored variables" note:"Some Knative releases set these variables. The sidecar ignores them."`
 
 	serving  bool // a SERVING_* variable is set
 	ownFiles bool // the environment belongs to this process, and the files that it names can be checked
@@ -176,25 +175,6 @@ type Telemetry struct {
 	TracingSampleRate Fraction       `envconfig:"TRACING_CONFIG_SAMPLE_RATE" default:"0" desc:"Fraction of requests that are traced."`
 	TracingDebug      Bool           `envconfig:"TRACING_CONFIG_DEBUG" default:"false" desc:"Whether all requests are traced."`
 	OTel
-}
-
-// Unused contains the variables that are accepted and have no effect.
-type Unused struct {
-	_ struct{} `envconfig:"SYSTEM_NAMESPACE" desc:"Namespace of Knative."`
-	_ struct{} `envconfig:"HOST_IP" desc:"IP address of the node."`
-	_ struct{} `envconfig:"ROOT_CA" desc:"Certificates for extensions."`
-	_ struct{} `envconfig:"USER_CONTAINER_NAME" desc:"Name of the user container in Knative releases up to 2019."`
-	_ struct{} `envconfig:"ENABLE_VAR_LOG_COLLECTION" desc:"Whether log files are collected in Knative releases up to 2019."`
-	_ struct{} `envconfig:"VAR_LOG_VOLUME_NAME" desc:"Volume of the log files in Knative releases up to 2019."`
-	_ struct{} `envconfig:"INTERNAL_VOLUME_PATH" desc:"Mount path of the log volume in Knative releases up to 2019."`
-	_ struct{} `envconfig:"DOWNWARD_API_LABELS_PATH" desc:"File that contains the labels of the pod in Knative releases of 2020."`
-	_ struct{} `envconfig:"CONCURRENCY_STATE_ENDPOINT" desc:"URL of a container freezer. The freezer is not notified when the pod is idle."`
-	_ struct{} `envconfig:"CONCURRENCY_STATE_TOKEN_PATH" desc:"File that contains the token for this URL."`
-	_ struct{} `envconfig:"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS" desc:"Interval for pushing metrics to OpenCensus."`
-	_ struct{} `envconfig:"METRICS_COLLECTOR_ADDRESS" desc:"Address of the OpenCensus collector."`
-	_ struct{} `envconfig:"METRICS_DOMAIN" desc:"Prefix of the names of OpenCensus metrics."`
-	_ struct{} `envconfig:"TRACING_CONFIG_ENABLE" desc:"Whether tracing is enabled in Knative 0.8."`
-	_ struct{} `envconfig:"TRACING_CONFIG_STACKDRIVER_PROJECT_ID" desc:"Stackdriver project for traces in Knative releases up to 2019."`
 }
 
 // MetricsTLS configures TLS for the metrics port. TLS is enabled if Cert is set.

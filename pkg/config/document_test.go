@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -112,7 +113,7 @@ func TestStringLiteralsContainNoSettingNames(t *testing.T) {
 
 func TestSettingsHaveValidTags(t *testing.T) {
 	seen := map[string]bool{}
-	for _, s := range new(Config).sections() {
+	for _, s := range sections() {
 		for _, f := range s.fields {
 			for _, name := range f.names() {
 				if name == "" || seen[name] {
@@ -165,17 +166,31 @@ var shortAllowed = strings.NewReplacer(
 	"one of ", "",
 )
 
+// A section is a field of Config with its settings.
+type section struct {
+	title, note string
+	fields      []*field
+}
+
+func sections() (all []section) {
+	fields := new(Config).fields()
+	for t := range reflect.TypeFor[Config]().Fields() {
+		if title := t.Tag.Get("section"); title != "" {
+			n := len(fieldTypes(t, false))
+			all = append(all, section{title, t.Tag.Get("note"), fields[:n]})
+			fields = fields[n:]
+		}
+	}
+	return all
+}
+
 // markdown returns the tables of the settings. The notes of two sections describe the omitted variables: the
-// variables for one signal of OpenTelemetry, and the TLS variables of the metrics port. The variables that have
-// no effect are also omitted.
+// variables for one signal of OpenTelemetry, and the TLS variables of the metrics port.
 func markdown() string {
 	var b strings.Builder
 	lists := map[string]string{} // maps each long list of allowed values to the first variable with this list
 	everything := everyName()
-	for _, s := range new(Config).sections() {
-		if s.fields[0].setting == nil {
-			continue
-		}
+	for _, s := range sections() {
 		fmt.Fprintf(&b, "\n### %s\n\n", s.title)
 		if s.note != "" {
 			fmt.Fprintf(&b, "%s\n\n", code(s.note, "`"))
@@ -234,10 +249,7 @@ func exampleText() string {
 # The variables with the prefix ` + servingPrefix + ` are commented out, because they change some defaults to
 # those for Knative.
 `)
-	for _, s := range new(Config).sections() {
-		if s.fields[0].setting == nil {
-			continue
-		}
+	for _, s := range sections() {
 		fmt.Fprintf(&b, "\n## %s\n", s.title)
 		for _, f := range s.fields {
 			fmt.Fprintf(&b, "\n# %s\n# Allowed: %s.\n", code(f.tag.Get("desc"), ""), f.allowed())

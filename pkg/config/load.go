@@ -65,8 +65,7 @@ func Default() *Config {
 // A reading is the state of Read and Load.
 type reading struct {
 	c        *Config
-	sections []section
-	fields   []*field          // settings without the variables that have no effect
+	fields   []*field
 	values   map[string]string // environment
 	problems Errors
 }
@@ -77,8 +76,7 @@ func newReading(environ []EnvVar) *reading {
 	for _, v := range environ {
 		in.values[v.Name] = v.Value
 	}
-	in.sections = in.c.sections()
-	in.fields = effective(in.sections)
+	in.fields = in.c.fields()
 	for _, f := range in.fields {
 		if text := f.tag.Get("default"); text != "" && f.parse(text) != nil {
 			panic("config: " + f.name + ": invalid default: " + text)
@@ -142,15 +140,9 @@ func (all Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// A section is a group of settings.
-type section struct {
-	title, note string
-	fields      []*field
-}
-
 // A field is a setting of a Config with its tags, and the messages about its value.
 type field struct {
-	setting  // nil if the variable is accepted and has no effect
+	setting
 	config   *Config
 	name     string
 	tag      reflect.StructTag
@@ -208,12 +200,6 @@ func (f *field) quote(text string) string {
 	return quote(text)
 }
 
-// A sectionType is a section without the settings of a Config.
-type sectionType struct {
-	title, note string
-	fields      []fieldType
-}
-
 // A fieldType is a setting in the type Config.
 type fieldType struct {
 	reflect.StructField
@@ -222,16 +208,16 @@ type fieldType struct {
 	soft bool
 }
 
-// sectionTypes returns the sections of the type Config. It computes them only once, because the lookup of
+// allFieldTypes returns the settings in the type Config. It computes them only once, because the lookup of
 // tags is expensive, and a manifest can contain thousands of pods.
-var sectionTypes = sync.OnceValue(func() []sectionType {
-	var sections []sectionType
+var allFieldTypes = sync.OnceValue(func() []fieldType {
+	var fields []fieldType
 	for t := range reflect.TypeFor[Config]().Fields() {
-		if title := t.Tag.Get("section"); title != "" {
-			sections = append(sections, sectionType{title, t.Tag.Get("note"), fieldTypes(t, t.Tag.Get("soft") == "true")})
+		if t.Tag.Get("section") != "" {
+			fields = append(fields, fieldTypes(t, t.Tag.Get("soft") == "true")...)
 		}
 	}
-	return sections
+	return fields
 })
 
 // fieldTypes returns the settings in a field of a struct. Their Index is relative to this struct.
@@ -248,32 +234,15 @@ func fieldTypes(of reflect.StructField, soft bool) []fieldType {
 	return fields
 }
 
-// sections returns the settings of c, including variables that have no effect.
-func (c *Config) sections() []section {
+// fields returns the settings of c.
+func (c *Config) fields() []*field {
 	value := reflect.ValueOf(c).Elem()
-	var sections []section
-	for _, s := range sectionTypes() {
-		fields := make([]*field, len(s.fields))
-		for i, t := range s.fields {
-			f := &field{config: c, name: t.name, tag: t.Tag, soft: t.soft}
-			if t.Name != "_" {
-				f.setting = value.FieldByIndex(t.Index).Addr().Interface().(setting)
-				f.at().field = f
-			}
-			fields[i] = f
-		}
-		sections = append(sections, section{s.title, s.note, fields})
+	fields := make([]*field, len(allFieldTypes()))
+	for i, t := range allFieldTypes() {
+		f := &field{config: c, name: t.name, tag: t.Tag, soft: t.soft}
+		f.setting = value.FieldByIndex(t.Index).Addr().Interface().(setting)
+		f.at().field = f
+		fields[i] = f
 	}
-	return sections
-}
-
-// fields returns the settings of c that have an effect.
-func (c *Config) fields() []*field { return effective(c.sections()) }
-
-func effective(sections []section) []*field {
-	var fields []*field
-	for _, s := range sections {
-		fields = append(fields, s.fields...)
-	}
-	return slices.DeleteFunc(fields, func(f *field) bool { return f.setting == nil })
+	return fields
 }

@@ -35,11 +35,9 @@ func (in *reading) warnMisspelled() {
 // knownNames returns the names of all variables. It computes them only once.
 var knownNames = sync.OnceValue(func() map[string]bool {
 	known := map[string]bool{}
-	for _, s := range new(Config).sections() {
-		for _, f := range s.fields {
-			for _, name := range f.names() {
-				known[name] = true
-			}
+	for _, f := range new(Config).fields() {
+		for _, name := range f.names() {
+			known[name] = true
 		}
 	}
 	return known

@@ -502,12 +502,19 @@ func list(files []*File, read func(d *document)) []*Result {
 	for _, f := range files {
 		documents = append(documents, f.documents...)
 	}
-	shared := outcomes{known: map[string]*inject.Outcome{}}
+	// One outcome for each text of skipped objects without pods. A file can contain a million of these
+	// objects, and an outcome needs about 300 bytes. These outcomes are not modified.
+	var shared sync.Map
 	each(len(documents), func(i int) {
 		d := documents[i]
 		d.decode()
 		read(d)
-		shared.replace(d.results)
+		for _, r := range d.results {
+			if r.Reason == inject.NoPods && len(r.Warnings) == 0 {
+				first, _ := shared.LoadOrStore(r.Text, r.Outcome)
+				r.Outcome = first.(*inject.Outcome)
+			}
+		}
 		d.release()
 	})
 	var results []*Result
@@ -515,28 +522,6 @@ func list(files []*File, read func(d *document)) []*Result {
 		results = append(results, d.results...)
 	}
 	return results
-}
-
-// outcomes contains one outcome for each text of skipped objects without pods. A file can contain a
-// million of these objects, and an outcome needs about 300 bytes.
-type outcomes struct {
-	mu    sync.Mutex // protects known
-	known map[string]*inject.Outcome
-}
-
-// replace replaces the outcomes of skipped objects without pods. These outcomes are not modified.
-func (o *outcomes) replace(results []*Result) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, r := range results {
-		if r.Reason != inject.NoPods || len(r.Warnings) > 0 {
-			continue
-		}
-		if o.known[r.Text] == nil {
-			o.known[r.Text] = r.Outcome
-		}
-		r.Outcome = o.known[r.Text]
-	}
 }
 
 // list sets the results of a decoded document, one for each object, including the items of Lists. It
@@ -794,7 +779,7 @@ func each(n int, f func(i int)) {
 // the document was encoded again. After the call, the document is decoded, unless an error is
 // returned.
 func (d *document) change(changes []inject.Change) (reformatted bool, err error) {
-	want, err := d.after(changes)
+	want, err := inject.Apply(d.value, changes)
 	if err != nil {
 		return false, err
 	}
@@ -859,11 +844,6 @@ func equal(a, b any) bool {
 		return false
 	}
 	return a == b
-}
-
-// after returns the value of the document after the changes.
-func (d *document) after(changes []inject.Change) (any, error) {
-	return inject.Apply(d.value, changes)
 }
 
 // editText returns the text of the document after the changes were made in place. It changes the

@@ -209,7 +209,7 @@ func (d *document) isRestored(was parsed) bool {
 	undone := &document{text: d.text, node: d.node, value: d.value, in: d.in, isItem: d.isItem}
 	undone.list(readStatus)
 	changes, _ := undone.takeChanges()
-	if value, err := undone.after(changes); err != nil || !equal(value, was.value) {
+	if value, err := inject.Apply(undone.value, changes); err != nil || !equal(value, was.value) {
 		return false
 	}
 	edit := undone.editText
@@ -286,7 +286,7 @@ func (d *document) restore(changes []inject.Change) bool {
 	if len(all) == 0 {
 		return false
 	}
-	want, err := d.after(changes)
+	want, err := inject.Apply(d.value, changes)
 	if err != nil {
 		return false
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -66,9 +65,6 @@ func TestHTTPErrorsHaveReasonAndStatus(t *testing.T) {
 	post := func(body string) *http.Request { return asked(strings.NewReader(body)) }
 	declared := post("{}")
 	declared.ContentLength = maxReviewBytes + 1
-	all := func(b func(*Reviewer) *budget) func(*Reviewer) {
-		return func(v *Reviewer) { b(v).tryTake(netip.Addr{}, b(v).all) }
-	}
 	for _, c := range []struct {
 		reason  string
 		status  int
@@ -80,8 +76,8 @@ func TestHTTPErrorsHaveReasonAndStatus(t *testing.T) {
 		{tooLong, 413, declared, nil},
 		{cutOff, 400, asked(iotest.ErrReader(errors.New("reset"))), nil},
 		{invalidReview, 400, post("{"), nil},
-		{busyBodies, 503, post(string(long)), all(func(v *Reviewer) *budget { return v.texts })},
-		{busyReviews, 503, post(string(question([]byte(goodPod), nil))), all(func(v *Reviewer) *budget { return v.short })},
+		{busyBodies, 503, post(string(long)), func(v *Reviewer) { acquireAll(t, v.texts, memoryOfTexts) }},
+		{busyReviews, 503, post(string(question([]byte(goodPod), nil))), func(v *Reviewer) { acquireAll(t, v.short, memoryOfShort) }},
 		{outOfTime, 503, post(string(question([]byte(goodPod), nil))), func(*Reviewer) {}},
 	} {
 		v := newReviewer(nil)

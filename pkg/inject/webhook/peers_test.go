@@ -153,7 +153,7 @@ func TestMemoryForLongResponsesIsLimited(t *testing.T) {
 		length, err := io.Copy(io.Discard, answer.Body)
 		harness.NoError(t, err)
 		const reserved = 20
-		v.texts = newBudget(reserved*int(length) + smallBytes)
+		v.texts = memory(reserved*int(length) + smallBytes)
 		for range reserved {
 			connect(text)
 		}

@@ -13,8 +13,9 @@ import (
 
 // A payload is the body of a request.
 type payload struct {
-	text   []byte
-	values int // upper bound of the number of JSON values
+	text     []byte
+	values   int // upper bound of the number of JSON values
+	reserved int // number of bytes that the request uses of Reviewer.texts
 }
 
 // cost returns the memory in bytes that is needed to decide about a payload. The factors

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/fair"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -98,8 +99,7 @@ func TestUnusedFieldsOfReviewUseNoMemory(t *testing.T) {
 func TestLongReviewsDoNotDelayShortReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newReviewer(nil)
-		v.long.tryTake(nobody, memoryOfLong)
-		v.texts.tryTake(nobody, memoryOfTexts)
+		decisions, texts := acquireAll(t, v.long, memoryOfLong), acquireAll(t, v.texts, memoryOfTexts)
 		post := func(body []byte) int { return recorded(v, body).Code }
 		begin := time.Now()
 		if got := post(question([]byte(goodPod), nil)); got != http.StatusOK || time.Since(begin) > 0 {
@@ -109,14 +109,24 @@ func TestLongReviewsDoNotDelayShortReviews(t *testing.T) {
 		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != reviewTimeout {
 			t.Errorf("a long review: got %d after %v, want 503 after %v", got, time.Since(begin), reviewTimeout)
 		}
-		v.texts.release(nobody, memoryOfTexts)
+		texts.Release()
 		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != 2*reviewTimeout {
 			t.Errorf("a long review that was read: got %d after %v, want 503 after %v", got, time.Since(begin), 2*reviewTimeout)
 		}
-		v.long.release(nobody, memoryOfLong)
+		decisions.Release()
 		harness.Equal(t, post(long), http.StatusOK, "a long review with sufficient memory")
-		if v.short.remaining != memoryOfShort || v.long.remaining != memoryOfLong || v.texts.remaining != memoryOfTexts {
-			t.Errorf("got %d, %d and %d bytes left at the end, want the full budgets", v.short.remaining, v.long.remaining, v.texts.remaining)
+		for name, s := range map[string]*fair.Semaphore{"short": v.short, "long": v.long, "texts": v.texts} {
+			if holders, waiting := s.Load(); holders+waiting > 0 {
+				t.Errorf("%s: got %d holders and %d waiting at the end, want none", name, holders, waiting)
+			}
 		}
 	})
+}
+
+// acquireAll reserves all bytes of a semaphore.
+func acquireAll(t *testing.T, s *fair.Semaphore, bytes int) *fair.Slot {
+	t.Helper()
+	slot, err := s.Acquire(t.Context(), fair.Request{Weight: bytes})
+	harness.NoError(t, err)
+	return slot
 }

@@ -75,9 +75,10 @@ type Reviewer struct {
 
 	limit time.Duration // maximum time of a review
 
-	// Memory in bytes: short and long for reviews that are being decided, texts for the content of
-	// long reviews and responses.
-	short, long, texts *budget
+	// Each slot is a byte of memory: short and long for reviews that are being decided, texts for
+	// the content of long reviews and responses. A review that needs more bytes than there are waits
+	// until it is the only one. Waiting clients take turns.
+	short, long, texts *fair.Semaphore
 }
 
 // NewReviewer returns a Reviewer that does not write events and that denies pods that cannot be
@@ -85,8 +86,14 @@ type Reviewer struct {
 func NewReviewer(opts inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 	return &Reviewer{
 		Options: opts, Log: log, Metrics: m, limit: reviewTimeout,
-		short: newBudget(memoryOfShort), long: newBudget(memoryOfLong), texts: newBudget(memoryOfTexts),
+		short: memory(memoryOfShort), long: memory(memoryOfLong), texts: memory(memoryOfTexts),
 	}
+}
+
+// memory returns a semaphore with one slot for each byte. A connection has at most one review, so
+// the queue is never full.
+func memory(bytes int) *fair.Semaphore {
+	return fair.New(fair.Options{Slots: bytes, Queue: maxConnections})
 }
 
 // ServeHTTP handles one review. The response to an invalid request has the status 400, 405, 413 or
@@ -96,18 +103,22 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), v.limit)
 	defer cancel()
 	client := fair.Address(r.RemoteAddr)
-	reserved := 0 // number of bytes reserved in v.texts
-	defer func() { v.texts.release(client, reserved) }()
-	p, failed := v.read(ctx, w, r, &reserved)
+	p, slot, failed := v.read(ctx, w, r)
+	if slot != nil {
+		defer slot.Release()
+	}
 	if failed != nil {
 		v.fail(w, failed)
 		return
 	}
 	out, answer, failed := v.decide(ctx, client, p)
-	if more := len(answer) - reserved; failed == nil && len(answer) > smallBytes && more > 0 {
-		if v.texts.tryTake(client, more) {
-			reserved += more
-		} else { // do not wait for memory, because the response would stay in memory
+	if more := len(answer) - p.reserved; failed == nil && len(answer) > smallBytes && more > 0 {
+		done, cancel := context.WithCancel(ctx)
+		cancel() // do not wait for memory, because the response would stay in memory
+		if slot, err := v.texts.Acquire(done, fair.Request{Client: client, Weight: more}); err == nil {
+			defer slot.Release()
+			p.reserved += more
+		} else {
 			failed = &failure{busyResponses, "too many concurrent large responses"}
 		}
 	}
@@ -117,7 +128,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	v.Metrics.review(out, time.Since(begin))
 	w.Header().Set("Content-Type", "application/json")
-	if reserved > 0 {
+	if p.reserved > 0 {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(transferTimeout))
 	}
 	// An error means that the client has closed the connection.
@@ -136,14 +147,15 @@ func timeoutFailure() *failure { return &failure{outOfTime, "timeout"} }
 // decide returns the response to a payload, or a failure. It waits for memory, and releases the
 // memory and the payload before it returns, because the client can be slow to read the response.
 func (v *Reviewer) decide(ctx context.Context, client netip.Addr, p *payload) (out inject.Outcome, answer []byte, failed *failure) {
-	memory, cost := v.short, p.cost()
+	memory := v.short
 	if len(p.text) >= smallBytes {
 		memory = v.long
 	}
-	if !memory.take(ctx, client, cost) {
+	slot, err := memory.Acquire(ctx, fair.Request{Client: client, Weight: p.cost()})
+	if err != nil {
 		return out, nil, &failure{busyReviews, "too many concurrent reviews"}
 	}
-	defer memory.release(client, cost)
+	defer slot.Release()
 	asked, err := parse(p.text)
 	p.text = nil
 	if err != nil {
@@ -167,46 +179,45 @@ func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
 	http.Error(w, text, status)
 }
 
-// read returns the payload of a request, or a failure. If it takes bytes from v.texts, it sets
-// *reserved to their number, and the caller must release them.
-func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, reserved *int) (*payload, *failure) {
+// read returns the payload of a request, or a failure. In both cases, the caller must release the
+// slot of v.texts, which is nil if the review is short.
+func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request) (p *payload, slot *fair.Slot, failed *failure) {
 	long := &failure{tooLong, fmt.Sprintf("the review exceeds the limit of %d bytes", maxReviewBytes)}
 	switch kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); {
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		return nil, &failure{badMethod, fmt.Sprintf("method %s: want POST", r.Method)}
+		return nil, nil, &failure{badMethod, fmt.Sprintf("method %s: want POST", r.Method)}
 	case err != nil || kind != "application/json":
-		return nil, &failure{badType, "want a body with Content-Type application/json"}
+		return nil, nil, &failure{badType, "want a body with Content-Type application/json"}
 	case r.ContentLength > maxReviewBytes:
-		return nil, long
+		return nil, nil, long
 	}
 	var count counter
 	body := io.TeeReader(http.MaxBytesReader(w, r.Body, maxReviewBytes), &count)
-	var text []byte
+	p = new(payload)
 	var err error
-	fair.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
-	if err == nil && len(text) == smallBytes {
-		length := int(r.ContentLength)
-		if length < 0 { // Content-Length is missing, for example because a proxy removed it
-			length = maxReviewBytes
+	fair.Waiting(ctx, func() { p.text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
+	if err == nil && len(p.text) == smallBytes {
+		if p.reserved = int(r.ContentLength); p.reserved < 0 { // Content-Length is missing, for example because a proxy removed it
+			p.reserved = maxReviewBytes
 		}
-		if !v.texts.take(ctx, fair.Address(r.RemoteAddr), length) {
-			return nil, &failure{busyBodies, "too many concurrent large reviews"}
+		if slot, err = v.texts.Acquire(ctx, fair.Request{Client: fair.Address(r.RemoteAddr), Weight: p.reserved}); err != nil {
+			return nil, nil, &failure{busyBodies, "too many concurrent large reviews"}
 		}
-		*reserved = length
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(transferTimeout)) // not supported by the response writers of some tests
-		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // allocate the whole buffer, so that it does not grow
-		whole.Write(text)
+		whole := bytes.NewBuffer(make([]byte, 0, p.reserved+bytes.MinRead))                // allocate the whole buffer, so that it does not grow
+		whole.Write(p.text)
 		fair.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
-		text = whole.Bytes()
+		p.text = whole.Bytes()
 	}
 	if _, is := errors.AsType[*http.MaxBytesError](err); is {
-		return nil, long
+		return nil, slot, long
 	}
 	if err != nil {
-		return nil, &failure{cutOff, "read request body: unexpected end"}
+		return nil, slot, &failure{cutOff, "read request body: unexpected end"}
 	}
-	return &payload{text: text, values: 1 + count.values}, nil
+	p.values = 1 + count.values
+	return p, slot, nil
 }
 
 // answer decides about the object of a review. values is the number of JSON values in the review.
