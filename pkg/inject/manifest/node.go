@@ -90,12 +90,7 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 	case yaml.DocumentNode:
 		return d.decode(n.Content[0])
 	case yaml.AliasNode:
-		var value any
-		err := d.follow(n, func(target *yaml.Node) (err error) {
-			value, err = d.decode(target)
-			return err
-		})
-		return value, err
+		return d.decodeAlias(n)
 	case yaml.ScalarNode:
 		v, err := decodeScalar(n)
 		if err != nil && d.lenient {
@@ -185,6 +180,14 @@ func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
 
 func isMerge(key *yaml.Node) bool {
 	return key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge"
+}
+
+func (d *decoder) decodeAlias(n *yaml.Node) (value any, err error) {
+	err = d.follow(n, func(target *yaml.Node) error {
+		value, err = d.decode(target)
+		return err
+	})
+	return value, err
 }
 
 // follow calls use with the node that an alias refers to. It returns an error if the alias is part of this node.

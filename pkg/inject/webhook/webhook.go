@@ -92,8 +92,8 @@ func NewReviewer(opts inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 
 // memory returns a semaphore with one slot for each byte. A connection has at most one review, so
 // the queue is never full.
-func memory(bytes int) *fair.Semaphore {
-	return fair.New(fair.Options{Slots: bytes, Queue: maxConnections})
+func memory(size int) *fair.Semaphore {
+	return fair.New(fair.Options{Slots: size, Queue: maxConnections})
 }
 
 // ServeHTTP handles one review. The response to an invalid request has the status 400, 405, 413 or
