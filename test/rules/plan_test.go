@@ -111,7 +111,7 @@ var plan = []folder{
 		"pkg/transport/http2/http2client", "pkg/transport/rewrite",
 	}},
 	{path: "test/proxytest", may: []string{
-		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/proxy/stats", "pkg/transport/http1",
+		"pkg/observation", "pkg/observation/bound", "pkg/proxy", "pkg/proxy/stats", "pkg/transport", "pkg/transport/http1",
 		"pkg/transport/http1/http1client", "pkg/transport/http1/wire", "pkg/transport/http2",
 		"pkg/transport/http2/http2client", "pkg/transport/netconn", "pkg/transport/rewrite", "test/harness",
 		"test/reference",
