@@ -17,9 +17,6 @@ const (
 	maxWord   = 128     // method, address or ID
 )
 
-// timestampLayout is the layout of times in UTC. The output has a fixed width, so that lines can be sorted.
-const timestampLayout = "2006-01-02T15:04:05.000000Z"
-
 // appendJSON appends the JSON line of a request. docs/request-log.md describes the fields. All lines of a sidecar have
 // the same fields in the same order. A duration is null if the request did not reach the phase that it measures. If
 // templateError is not "", the line replaces the output of a template, and also contains templateError.
@@ -28,7 +25,7 @@ func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, template
 	if failed(o) && !o.Reason.IsClient() {
 		severity = "WARNING"
 	}
-	b = o.Start.UTC().AppendFormat(append(b, `{"timestamp":"`...), timestampLayout)
+	b = appendTime(append(b, `{"timestamp":"`...), o.Start)
 	b = append(append(b, `","severity":"`...), severity...)
 	b = append(append(b, `","logger":"queueproxy.request","message":"request","kind":"`...), o.Kind.String()...)
 	b = message.AppendJSONString(append(b, `","method":`...), o.Method, maxWord)
@@ -80,6 +77,16 @@ func appendTail(b []byte, r *Revision) []byte {
 		}
 	}
 	return append(b, "}\n"...)
+}
+
+// appendTime appends a time in UTC with microseconds. The output has a fixed width, so that lines can be sorted.
+func appendTime(b []byte, t time.Time) []byte {
+	b = t.UTC().AppendFormat(b, time.RFC3339) // faster than other layouts
+	b[len(b)-1] = '.'                         // instead of Z
+	for us, digit := t.Nanosecond()/1000, 100_000; digit > 0; digit /= 10 {
+		b = append(b, byte('0'+us/digit%10))
+	}
+	return append(b, 'Z')
 }
 
 // appendMillis appends a duration in milliseconds with three decimal places. A negative duration, which may be caused
