@@ -25,8 +25,8 @@ type Observation struct {
 	Phase    Phase  // the last phase of the request
 	Reason   Reason // why the request failed; OK if the response was forwarded completely
 
-	// Uploading reports whether the request ended while the sidecar waited for the rest of its body, and before the
-	// response began.
+	// Uploading reports whether the request ended before the response began, and while the client sent its body. It is
+	// false if the user container did not read the body for a second.
 	Uploading bool
 
 	// Result is the result of the exchange with the user container. If the sidecar responded, Status and

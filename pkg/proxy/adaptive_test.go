@@ -113,7 +113,7 @@ func TestOpenRequestsDoNotStopAdaptiveLimit(t *testing.T) {
 					state.enter(observation.Waiting)
 					wait(state)
 					<-ctx.Done()
-					state.GotBody()
+					state.GotBody(false)
 					state.WriteDone()
 					return transport.Result{Status: 200, Begun: true}
 				}

@@ -32,7 +32,8 @@ type deadlines struct {
 	phase  atomic.Uint32 // the current Phase, which determines the timeouts that apply
 	forced atomic.Uint32 // a Reason set by end, such as the deadline of the drain
 
-	bodyLimited atomic.Bool // ExpectBody was called
+	bodyLimited  atomic.Bool // ExpectBody was called
+	bodyComplete atomic.Bool // GotBody was called with the end of the body
 
 	// waitStart is when the engine began to wait for the next body byte, in nanoseconds after start. It is 0 if the
 	// engine does not wait. It is 1 during a wait if Clocks.Body does not apply, because the exact time is not needed.
@@ -48,6 +49,7 @@ func (d *deadlines) begin(c *Clocks, now time.Time) {
 	d.active.Store(0)
 	d.forced.Store(uint32(observation.OK))
 	d.bodyLimited.Store(false)
+	d.bodyComplete.Store(false)
 	d.waitStart.Store(0)
 	d.offer.Store(0)
 }
@@ -75,9 +77,12 @@ func (d *deadlines) AwaitBody() {
 	d.waitStart.Store(start)
 }
 
-// GotBody records that bytes of the request body, or the end of the body, have arrived.
-func (d *deadlines) GotBody() {
+// GotBody records that bytes of the request body have arrived, or its end.
+func (d *deadlines) GotBody(complete bool) {
 	d.waitStart.Store(0)
+	if complete {
+		d.bodyComplete.Store(true)
+	}
 	d.active.Store(int64(time.Since(d.start)))
 }
 
@@ -135,6 +140,12 @@ func (d *deadlines) Expiry() error {
 func (d *deadlines) uploading() bool {
 	phase := d.Phase()
 	return d.bodyLimited.Load() && d.awaitsBody() && phase > observation.Queued && phase < observation.Streaming
+}
+
+// receiving reports whether the request body is incomplete and bytes of it arrived less than a second before now. The
+// engine may not wait for the next byte yet.
+func (d *deadlines) receiving(now time.Time) bool {
+	return d.bodyLimited.Load() && !d.bodyComplete.Load() && now.Sub(d.start)-time.Duration(d.active.Load()) < time.Second
 }
 
 // awaitsBody reports whether the engine waits for the request body, which can be the idle side of a stream.

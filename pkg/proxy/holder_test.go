@@ -95,12 +95,42 @@ func TestInAppExcludesUploads(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		harness.Equal(t, h.InApp(), observation.AppRequests{}, "while the client sends the body")
-		upload.GotBody()
+		upload.GotBody(false)
 		sent := time.Now()
 		time.Sleep(time.Minute)
 		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 1, Oldest: sent}, "after the last byte")
 		close(done)
 		all.Wait()
+	})
+}
+
+// The client can disconnect between two reads of the body, when the engine does not wait for a byte.
+func TestAbortedUploadIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			name     string
+			complete bool
+			after    time.Duration // time between the last byte and the disconnect
+			want     bool
+		}{
+			{"during the upload", false, 100 * time.Millisecond, true},
+			{"while the user container does not read the body", false, time.Second, false},
+			{"after the complete body", true, 100 * time.Millisecond, false},
+		} {
+			h := newTestProxy()
+			f := newFake("/upload")
+			f.app = func(state *RequestState) transport.Result {
+				state.ExpectBody()
+				state.Send()
+				state.AwaitBody()
+				time.Sleep(2 * time.Second)
+				state.GotBody(test.complete)
+				time.Sleep(test.after)
+				return transport.Result{Err: transport.FaultClientGone}
+			}
+			h.serve(f)
+			harness.Equal(t, h.of(t, f).Uploading, test.want, test.name)
+		}
 	})
 }
 

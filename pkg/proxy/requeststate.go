@@ -80,9 +80,9 @@ func (state *RequestState) AwaitBody() {
 	state.awaitClient()
 }
 
-// GotBody records that bytes of the request body, or the end of the body, have arrived.
-func (state *RequestState) GotBody() {
-	state.deadlines.GotBody()
+// GotBody records that bytes of the request body have arrived, or its end.
+func (state *RequestState) GotBody(complete bool) {
+	state.deadlines.GotBody(complete)
 	state.clientReady()
 }
 

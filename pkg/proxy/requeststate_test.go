@@ -134,7 +134,7 @@ func TestBodyTimeoutRunsOnlyWhileWaiting(t *testing.T) {
 			state.AwaitBody()
 			time.Sleep(10*time.Second - 1)
 			harness.Equal(t, state.expired(), observation.OK, "expiry just before the body timeout")
-			state.GotBody()
+			state.GotBody(false)
 			time.Sleep(time.Minute)
 			harness.Equal(t, state.expired(), observation.OK, "expiry after the bytes have arrived")
 		}
@@ -224,7 +224,7 @@ func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 		state.AwaitBody()
 		m.owed = time.Now()
 	case 4:
-		state.GotBody()
+		state.GotBody(false)
 		m.owed, m.active = time.Time{}, time.Now()
 	case 5:
 		if m.phase < observation.Tunnelled {

@@ -149,7 +149,8 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 		finish(x, o)
 	}
 	blameDeadline(o, x)
-	o.End, o.Phase, o.Uploading = time.Now(), state.Phase(), state.uploading()
+	o.End, o.Phase = time.Now(), state.Phase()
+	o.Uploading = !o.Begun && (state.uploading() || state.receiving(o.End))
 	p.Observe(o)
 	if state.trace != nil {
 		state.trace.End(o)

@@ -45,8 +45,9 @@ type State interface {
 	// AwaitBody records that the engine waits for the next byte of the request body until GotBody is called.
 	AwaitBody()
 
-	// GotBody records that bytes of the request body, or its end, arrived.
-	GotBody()
+	// GotBody records that bytes of the request body arrived, or its end. complete reports whether the body is
+	// complete.
+	GotBody(complete bool)
 
 	// WriteStarted records that output cannot be sent until the client reads. The wait lasts until WriteDone is
 	// called. WriteStarted may make NextExpiry earlier. See [Canceler.WriteStarted].

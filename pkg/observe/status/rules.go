@@ -443,7 +443,8 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 	m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
 		message.Count(app.Pending, "request"), brief(waited), e.waiting)}
 	recent := e.eventsLocked(int(hangTime / Interval))
-	others := e.waiting > 0 || recent[observation.QueueFull]+recent[observation.QueueTimeout] > 0 || e.endedWithoutResponse(&recent, e.waited) > 0
+	failed := recent[observation.QueueFull]+recent[observation.QueueTimeout] > 0 || e.endedWithoutResponse(&recent, e.waited) > 0
+	others := failed || e.waiting > 0
 	known := e.usual > 0 && e.usual < slowTime
 	longest := e.longest
 	if !others {
@@ -454,7 +455,10 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 		m.confidence = low
 	case others:
 		if e.total.answers() == 0 && waited < firstTime {
-			m.confidence = medium
+			m.confidence = low // the usual time is unknown
+			if failed {
+				m.confidence = medium
+			}
 		}
 	case app.Pending >= minFailures && (known || waited >= firstTime), waited >= aloneTime:
 		m.confidence = medium
@@ -541,7 +545,7 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 		return m, false
 	}
 	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
-		"%s of %s in %s: the client disconnected after %v (p50)", percent(n, all), message.Count(all, "request"), e.period(), brief(e.waited))}
+		"%s of %s in %s: the client disconnected after %v in the application (p50)", percent(n, all), message.Count(all, "request"), e.period(), brief(e.waited))}
 	if early || e.waited < slowTime {
 		m.problem = "clients disconnect before the application responds"
 		if !e.mayHang() {

@@ -152,7 +152,7 @@ var ruleTests = []ruleTest{
 		b.loaded(2, 5)
 		b.holding(2, observation.Waiting, time.Now())
 		b.sampled(40, func() { b.Observe(probe) })
-	}, "2 requests in the application, the oldest for 40s; 5 queued; no response since the start", medium, 40 * time.Second},
+	}, "2 requests in the application, the oldest for 40s; 5 queued; no response since the start", low, 40 * time.Second},
 	{"no response in two minutes", "app-hangs", func(b *Board) {
 		b.loaded(2, 5)
 		b.holding(2, observation.Waiting, time.Now())
@@ -275,24 +275,24 @@ var ruleTests = []ruleTest{
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
 	}, "10 % of 600 requests in the last minute (60 idle-timeout); last error: test error", high, time.Minute},
-	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute: the client disconnected after 2s (p50)", low, time.Minute},
+	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute: the client disconnected after 2s in the application (p50)", low, time.Minute},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)
 		b.loseClients()
-	}, "50 % of 120 requests in the last minute: the client disconnected after 2s (p50)", medium, time.Minute},
+	}, "50 % of 120 requests in the last minute: the client disconnected after 2s in the application (p50)", medium, time.Minute},
 	{"client timeouts shorter than the response time", "unanswered", func(b *Board) {
 		b.sampled(60, func() {
 			b.observe(1, observation.OK, 300*time.Millisecond)
 			b.observe(3, observation.ClientGone, 100*time.Millisecond)
 		})
-	}, "75 % of 240 requests in the last minute: the client disconnected after 108ms (p50); the application needs 304ms (p50)", medium, time.Minute},
+	}, "75 % of 240 requests in the last minute: the client disconnected after 108ms in the application (p50); the application needs 304ms (p50)", medium, time.Minute},
 	{"client timeouts shorter than the usual response time", "unanswered", func(b *Board) {
 		b.sampled(60, func() { b.observe(2, observation.OK, 5*time.Second) })
 		b.sampled(60, func() { b.observe(3, observation.ClientGone, 2*time.Second) })
-	}, "100 % of 180 requests in the last minute: the client disconnected after 2s (p50); the application needs 5.8s (p50)", medium, time.Minute},
+	}, "100 % of 180 requests in the last minute: the client disconnected after 2s in the application (p50); the application needs 5.8s (p50)", medium, time.Minute},
 	{"short client timeouts without any response", "unanswered", func(b *Board) {
 		b.sampled(60, func() { b.observe(3, observation.ClientGone, 100*time.Millisecond) })
-	}, "100 % of 180 requests in the last minute: the client disconnected after 108ms (p50); no other request received a response", low, time.Minute},
+	}, "100 % of 180 requests in the last minute: the client disconnected after 108ms in the application (p50); no other request received a response", low, time.Minute},
 	{"long polls", "app-hangs", func(b *Board) {
 		b.sampled(100, func() { b.observe(2, observation.OK, 45*time.Second) })
 		b.loaded(3, 0)

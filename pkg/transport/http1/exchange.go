@@ -352,7 +352,7 @@ func (b *body) Read(p []byte) (int, error) {
 	x.state.AwaitBody()
 	n, err := b.read(p)
 	if n > 0 || err == nil || errors.Is(err, io.EOF) {
-		x.state.GotBody()
+		x.state.GotBody(errors.Is(err, io.EOF))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -155,7 +155,7 @@ func (b *body) tell() {
 
 // pass sends content on the stream to the user container. The arguments are those of come. b.mu must be held.
 func (b *body) pass(by *http2conn.Conn, p []byte, n int, end bool) {
-	b.x.state.GotBody()
+	b.x.state.GotBody(end)
 	waits, err := b.to.SendData(p, end)
 	switch {
 	case err != nil: // the stream has ended, and relay receives the error
@@ -247,7 +247,7 @@ func (b *body) Read(p []byte) (int, error) {
 			b.x.conn.Flush(false)
 		}
 		if n > 0 || errors.Is(err, io.EOF) {
-			b.x.state.GotBody()
+			b.x.state.GotBody(errors.Is(err, io.EOF))
 		}
 		if n > 0 || err != nil {
 			return n, err
@@ -326,7 +326,7 @@ func (b *body) trail(by *http2conn.Conn, fields []wire.Field) {
 // passTrailer sends the trailer section on the stream to the user container, or an empty DATA frame if the trailer
 // section has no fields. Both have END_STREAM. b.mu must be held.
 func (b *body) passTrailer() {
-	b.x.state.GotBody()
+	b.x.state.GotBody(true)
 	if len(b.trailer) == 0 {
 		_, _ = b.to.SendData(nil, true)
 		return
