@@ -142,10 +142,11 @@ func (d *deadlines) uploading() bool {
 	return d.bodyLimited.Load() && d.awaitsBody() && phase > observation.Queued && phase < observation.Streaming
 }
 
-// receiving reports whether the request body is incomplete and bytes of it arrived less than a second before now. The
-// engine may not wait for the next byte yet.
-func (d *deadlines) receiving(now time.Time) bool {
-	return d.bodyLimited.Load() && !d.bodyComplete.Load() && now.Sub(d.start)-time.Duration(d.active.Load()) < time.Second
+// endedUpload reports whether a request without a response that ends now ends while the client sends its body. The
+// engine may not wait for the next byte yet if the last bytes arrived in the last second.
+func (d *deadlines) endedUpload(now time.Time) bool {
+	recent := now.Sub(d.start)-time.Duration(d.active.Load()) < time.Second
+	return d.uploading() || recent && d.bodyLimited.Load() && !d.bodyComplete.Load() && d.Phase() < observation.Streaming
 }
 
 // awaitsBody reports whether the engine waits for the request body, which can be the idle side of a stream.

@@ -150,7 +150,7 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	}
 	blameDeadline(o, x)
 	o.End, o.Phase = time.Now(), state.Phase()
-	o.Uploading = !o.Begun && (state.uploading() || state.receiving(o.End))
+	o.Uploading = state.endedUpload(o.End)
 	p.Observe(o)
 	if state.trace != nil {
 		state.trace.End(o)
