@@ -196,7 +196,7 @@ type OTel struct {
 	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"Additional resource attributes, in the form 'name=value,...'."`
 	Propagators        Propagators    `envconfig:"OTEL_PROPAGATORS" desc:"Formats of the trace headers that are written."`
 	Sampler            Choice[string] `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Sampler, which selects the requests to trace."`
-	SamplerArg         SamplerArg     `envconfig:"OTEL_TRACES_SAMPLER_ARG" desc:"Argument of the sampler, the fraction of traced requests."`
+	SamplerArg         SamplerArg     `envconfig:"OTEL_TRACES_SAMPLER_ARG" desc:"Argument of the sampler."`
 	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"Interval of metric exports. 0 means the interval of the control plane."`
 	Endpoint           Text           `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" hide:"url" desc:"URL of the collector."`
 	MetricsEndpoint    Text           `envconfig:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" hide:"url" desc:"URL of the collector for metrics. It overrides 'OTEL_EXPORTER_OTLP_ENDPOINT'."`
