@@ -170,6 +170,10 @@ func TestLongResponseHeadWithoutMemoryReturns503(t *testing.T) {
 				}
 				get(200)
 				p.Observed(1) // otherwise the order of the two observations is undefined
+				harness.Until(t, "the memory of the first request is released", func() bool {
+					used, _ := b.Usage()
+					return used == 0
+				})
 				proxytest.HoldMemory(b, budget*15/16)
 				get(503)
 				harness.Equal(t, p.Observed(2)[1].Reason, observation.Overload, "reason")
