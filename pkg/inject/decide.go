@@ -50,7 +50,7 @@ type candidate struct {
 	port      corev1.ContainerPort
 	used      bool          // the port is declared, or a probe or a flag uses it, or the pod has several containers
 	found     string        // the source of an undeclared port, or ""
-	uncertain bool          // the only evidence is a headless Service, or a Service of a pod with other ports or several containers
+	uncertain bool          // the only evidence is a headless Service, or a Service that selects a pod with other ports or several containers
 	services  []ServicePort // Service ports that reach the port
 	evidence  evidence
 	requests  []string  // paths of the HTTP probes that are not health checks

@@ -184,7 +184,7 @@ func (l *load) tlsConfig() (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool}, nil
 }
 
-// A content is a sequence of pseudo-random bytes. All peers derive the same bytes from a seed.
+// content is a sequence of pseudo-random bytes. All peers derive the same bytes from a seed.
 type content []byte
 
 // maxContent is the maximum size of a message in bytes, without the range of seeds.

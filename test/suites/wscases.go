@@ -181,7 +181,7 @@ func closeCases() []wsCase {
 }
 
 // errorCases returns the cases with violations of the protocol. A proxy forwards the
-// frames, so that the application rejects them.
+// frames, and the application rejects them.
 func errorCases() []wsCase {
 	rejected := func(name, reason string, b []byte) wsCase {
 		return wsCase{name: name + " is rejected by the application", client: []step{send(b)}, want: []string{"open", reason, "end"}}

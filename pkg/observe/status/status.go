@@ -192,7 +192,7 @@ type Board struct {
 	times    [samples]narrow    // times of requests in the app, for each sample
 	queues   [samples]narrow    // times of the same requests in the queue
 	waits    [samples]float64   // medians of waited in milliseconds, for each sample; 0 if there are none
-	past     [samples + 1]tally // events since the start, at the times of the last samples
+	past     [samples + 1]tally // total numbers of events at the times of the last samples
 	taken    int                // number of samples since the start
 	noted    uint64             // number of failures since the start
 	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none

@@ -57,7 +57,7 @@ func startExporter(o *Options, f format, send export.Sender, release func()) *ex
 	if endpoint, report := o.Address(), o.Report; report != nil {
 		e.lost.Report = func(spans uint64, err error) {
 			if failure := e.attempt.Load(); failure != nil && errors.Is(err, errSlow) {
-				err = *failure // the queue is full because attempts of the current export fail
+				err = *failure // the queue is full because the current export keeps failing
 			}
 			report(fmt.Errorf("%d spans to %s: %w", spans, endpoint, err))
 		}

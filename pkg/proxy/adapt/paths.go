@@ -8,7 +8,7 @@ const maxPaths = 256
 
 // Constants that decide whether most requests for a path are long.
 const (
-	mostlyLong   = 0.5  // the path is long above this share of long requests
+	mostlyLong   = 0.5  // a path is long if its share of long requests exceeds this value
 	fewRequests  = 8    // minimum number of requests for the decision
 	mostRequests = 1024 // number of requests that determine the share
 

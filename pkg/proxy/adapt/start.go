@@ -52,7 +52,7 @@ func (c *controller) endStart(now time.Time, w *tally) {
 	}
 }
 
-// double doubles the limit, or ends the start if the limit has reached the ceiling.
+// double doubles the limit, or ends the startup phase if the limit has reached the ceiling.
 func (c *controller) double(now time.Time) {
 	s := &c.start
 	if c.base >= c.max {

@@ -24,7 +24,7 @@ type tally struct {
 	exempt     float64 // requests that became long
 	exemptTime float64 // sum of the application times of requests that became long, in seconds; included in time
 
-	// The following fields also include errors while the limit was not reached.
+	// The following fields also include errors that occurred while the limit was not reached.
 	rejected     float64 // number of errors
 	rejectedTime float64 // sum of the application times of the errors, in seconds
 

@@ -449,7 +449,7 @@ func (b *Budget) victim(sum, now int64) *Account {
 type survey struct {
 	stalled *Account // connection with the longest stall time; nil if it is less than stalledTime
 	large   heaviest // heaviest connection with more than medium bytes, or with more than small bytes and no progress
-	working heaviest // heaviest connection with progress and at most medium bytes
+	working heaviest // heaviest connection that made progress and holds at most medium bytes
 	idle    heaviest // heaviest connection with no progress and at most medium bytes
 
 	workingBytes int64 // number of bytes of the connections with progress and at most medium bytes

@@ -266,7 +266,7 @@ func (a *App) readiness(w http.ResponseWriter, r *http.Request) {
 	status(w, strconv.Itoa(ready))
 }
 
-// health responds to the method Check of the gRPC health protocol for all services. The
+// health implements the method Check of the gRPC health protocol for all services. The
 // response is one message, and its field 1 is the status.
 func (a *App) health(w http.ResponseWriter) {
 	a.mu.Lock()

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A table is a table of the document. The lines are measured in order.
+// A table is one table of the document. Its lines are measured in order.
 type table struct {
 	title, header string
 	lines         []line

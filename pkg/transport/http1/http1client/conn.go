@@ -63,7 +63,7 @@ type clientConn struct {
 	peek   func(fd uintptr) bool // the method look
 	step   func(fd uintptr) bool // the method sendOrRead
 	silent bool                  // result of look
-	sends  *Call                 // call whose request the next call to step writes, or nil
+	sends  *Call                 // call whose request step writes next, or nil
 	n      int                   // number of bytes that step has written or read
 	err    error                 // error of step
 }

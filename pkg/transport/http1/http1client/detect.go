@@ -109,7 +109,7 @@ func (a *App) SpeaksH2(x transport.Exchange, canceler *transport.Canceler) (bool
 }
 
 // knownH2 reports whether the user container supports HTTP/2. known is false if a detection is necessary. If needed is
-// false, a doubtful answer is sufficient.
+// false, an uncertain result is sufficient.
 func (s *speech) knownH2(needed bool) (supported, known bool) {
 	h2 := answer(s.h2.Load())
 	return h2 == yes, h2 == yes || h2 == no || h2 == doubtful && !needed

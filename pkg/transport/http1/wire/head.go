@@ -99,7 +99,7 @@ type reading uint8
 const (
 	strictly reading = iota
 	gently           // remove whitespace after names and unfold lines in place, as RFC 9112 sections 5.1 and 5.2 require for responses
-	trailing         // strictly for a trailer section, whose fields do not frame the message
+	trailing         // true for a trailer section, whose fields do not affect the framing
 )
 
 // read parses the field lines in b[pos:end], including the empty line at the end. It returns the word for the first
