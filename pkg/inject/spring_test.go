@@ -7,8 +7,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// springContainers contains fields of containers that have a port named http. If why is empty, the port must be
-// selected.
+// springContainers contains fields of containers that have a port named http. why is the reason why the port is not
+// selected, or empty if it is.
 var springContainers = []struct{ name, container, why string }{
 	{"system property", `"command":["java","-Dserver.ssl.key-store=/c/shop.p12","-jar","shop.jar"]`, "-Dserver.ssl.key-store configures TLS"},
 	{"system property in camel case", `"command":["java","-Dserver.ssl.keyStore=classpath:shop.p12"]`, "-Dserver.ssl.keyStore configures TLS"},

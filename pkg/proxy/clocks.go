@@ -142,8 +142,8 @@ func (d *deadlines) uploading() bool {
 	return d.bodyLimited.Load() && d.awaitsBody() && phase > observation.Queued && phase < observation.Streaming
 }
 
-// endedUpload reports whether a request without a response that ends now ends while the client sends its body. The
-// engine may not wait for the next byte yet if the last bytes arrived in the last second.
+// endedUpload reports whether the request ended at now, before the response began and while the client was sending its
+// body. A body is still being sent if bytes arrived in the last second, even if the engine has not called AwaitBody yet.
 func (d *deadlines) endedUpload(now time.Time) bool {
 	recent := now.Sub(d.start)-time.Duration(d.active.Load()) < time.Second
 	return d.uploading() || recent && d.bodyLimited.Load() && !d.bodyComplete.Load() && d.Phase() < observation.Streaming

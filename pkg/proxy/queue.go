@@ -252,8 +252,8 @@ func (m *Limit) hold(t *ticket) *ticket {
 	return held
 }
 
-// endHeld releases the slot of a ticket that was returned by hold. It adds last to the result of heldRequests, except for
-// the fields that are zero.
+// endHeld releases the slot of a ticket that was returned by hold. It sets the result of heldRequests to the
+// fields of last that are not zero.
 func (m *Limit) endHeld(t *ticket, r adapt.Result, last observation.HeldRequests) {
 	m.mu.Lock()
 	m.held--

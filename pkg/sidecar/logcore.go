@@ -37,7 +37,7 @@ type output struct {
 	log      atomic.Pointer[zap.Logger] // logs omitted; nil during the construction
 	omitted  message.Tally              // lines that the sampler dropped
 	lines    *export.Batcher[line]
-	blocked  atomic.Bool // a wait timed out, and no line has been written since
+	blocked  atomic.Bool // no line has been written since a wait timed out
 	reported uint64      // number of dropped lines that were logged; used only by write
 }
 

@@ -257,7 +257,7 @@ func TestKeepAliveTimeoutOfAppIsRespected(t *testing.T) {
 	var all sync.WaitGroup
 	for client := range 6 {
 		all.Go(func() {
-			pause := time.Duration(1900+client*40) * time.Millisecond // some pauses are shorter and some are longer than the timeout
+			pause := time.Duration(1900+client*40) * time.Millisecond // shorter than the timeout for some clients, and longer for others
 			for i := 0; time.Now().Before(end); i++ {
 				id := fmt.Sprintf("%d-%d", client, i)
 				w := dial(t, p.addr())

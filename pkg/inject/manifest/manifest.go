@@ -647,7 +647,7 @@ func warnOfFormat(results []*Result) {
 			continue
 		}
 		if r.from.lost {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("uninject will restore the values of the document but not the white space, because the difference exceeds %d bytes", maxHunkBytes))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("uninject will restore the values of the document but not its layout (anchors, quotes, order of keys, white space), because the difference exceeds %d bytes", maxHunkBytes))
 		}
 		if r.from.reformatted {
 			r.Warnings = append(r.Warnings, "the document cannot be edited in place (anchors, lists on one line); comments are kept, but white space may change")

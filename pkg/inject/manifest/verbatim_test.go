@@ -100,7 +100,7 @@ func TestWarningIfLayoutIsTooLong(t *testing.T) {
 		}
 		for i, r := range Inject(files, nil, inject.Services) {
 			harness.Equal(t, r.Verdict, []inject.Verdict{inject.Injected, inject.Rewritten}[i])
-			harness.Equal(t, strings.Contains(strings.Join(r.Warnings, "\n"), "uninject will restore the values of the document but not the white space"), want, r.Kind, length)
+			harness.Equal(t, strings.Contains(strings.Join(r.Warnings, "\n"), "uninject will restore the values of the document but not its layout"), want, r.Kind, length)
 		}
 	}
 }
@@ -293,7 +293,7 @@ func TestWarningAboutDocumentIsReportedOnce(t *testing.T) {
 		count := 0
 		for _, r := range Inject([]*File{Parse("f.yaml", []byte(text))}, nil, inject.Services) {
 			harness.Equal(t, r.Verdict, inject.Injected, name)
-			count += strings.Count(strings.Join(r.Warnings, "\n"), "the document but not the white space")
+			count += strings.Count(strings.Join(r.Warnings, "\n"), "the document but not its layout")
 		}
 		harness.Equal(t, count, 1, name)
 	}

@@ -453,16 +453,10 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 	switch {
 	case waited < longFactor*longest:
 		m.confidence = low
-	case others:
-		if e.total.answers() == 0 && waited < firstTime {
-			m.confidence = low // the usual time is unknown
-			if failed {
-				m.confidence = medium
-			}
-		}
-	case app.Pending >= minFailures && (known || waited >= firstTime), waited >= aloneTime:
+	case others && (e.total.answers() > 0 || waited >= firstTime):
+	case failed, !others && app.Pending >= minFailures && (known || waited >= firstTime), waited >= aloneTime:
 		m.confidence = medium
-	default:
+	default: // the usual time can be long, or is unknown
 		m.confidence = low
 	}
 	if longest >= hangTime/longFactor {

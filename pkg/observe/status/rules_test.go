@@ -28,7 +28,7 @@ func idle() *Board {
 	return b
 }
 
-// sampled takes n samples. Before each sample, it calls the function each and waits for one interval.
+// sampled calls each, waits for one interval and takes a sample, n times.
 func (b *Board) sampled(n int, each func()) {
 	for range n {
 		each()

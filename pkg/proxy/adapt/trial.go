@@ -149,7 +149,7 @@ type search struct {
 	far       bool      // the next lower candidate is computed from lowest
 	rejected  int       // number of consecutive candidates with the finest step that were rejected
 	found     bool      // neither neighbor of the base is better
-	compared  [2]bool   // by direction; whether, since the last change to the base, a candidate was rejected or did not exist
+	compared  [2]bool   // by direction; whether a candidate was rejected or did not exist since the base last changed
 	lowest    lowest
 
 	// The pauses between trials and the ends of these pauses, by direction. The pauses apply after the

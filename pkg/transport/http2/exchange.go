@@ -23,7 +23,7 @@ type exchange struct {
 	refusal  *wire.Error // reason why the request is not served, or nil
 	open     bool        // the HEADERS frame of the request did not have END_STREAM
 	headSize int         // size of the header section in bytes (RFC 9113 section 6.5.2)
-	size     int         // memory in bytes that the request needs without its body
+	size     int         // bytes of memory for the request without its body
 	charged  int         // number of bytes charged to the memory budget: 0 or size
 
 	request  rewrite.Request

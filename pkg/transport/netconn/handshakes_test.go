@@ -48,7 +48,7 @@ func (s shaker) dial(from string) (net.Conn, error) {
 	return d.Dial("tcp", s.addr)
 }
 
-// flood starts n handshakes from another address and repeats each of them after it ends. It returns when all n are
+// flood starts n handshakes from another address, and starts a new one when a handshake ends. It returns when all n are
 // connected. The handshakes stop at the end of the test.
 func (s shaker) flood(t *testing.T, n int, each func(net.Conn)) {
 	t.Helper()
