@@ -17,7 +17,8 @@ type Holder struct {
 // client sends the body, the request is not pending.
 type AppRequests struct {
 	Pending    int       // number of pending requests
-	Responding int       // number of requests whose response has begun, without upgraded connections
+	Responding int       // number of requests whose response has begun
+	Upgraded   int       // number of upgraded connections
 	Oldest     time.Time // start time of the oldest pending request; zero if there is none
 	Held       HeldRequests
 }

@@ -71,6 +71,8 @@ func (state *RequestState) count(app *observation.AppRequests) {
 		}
 	case observation.Streaming:
 		app.Responding++
+	case observation.Tunnelled:
+		app.Upgraded++
 	}
 }
 

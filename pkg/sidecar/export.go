@@ -23,8 +23,13 @@ func (s *sidecar) tracer() *tracing.Tracer {
 	s.settingWarnings = append(s.settingWarnings, warnings...)
 	o.Limited = c.Concurrency.V > 0 || c.ConcurrencyMode.V == config.AdaptiveConcurrency
 	o.AppPort, o.Output = c.UserPort.V, os.Stdout
-	o.Report = func(err error) { s.log.Warn("spans were dropped", zap.Error(err)) }
+	o.Report = func(err error) {
+		text := err.Error()
+		s.spanError.Store(&text)
+		s.log.Warn("spans were dropped", zap.Error(err))
+	}
 	o.Restored = func(lost uint64) {
+		s.spanError.Store(nil)
 		s.log.Info("span export resumed", zap.Uint64("dropped", lost), zap.String("endpoint", o.Address()))
 	}
 	tracer, err := tracing.New(o)

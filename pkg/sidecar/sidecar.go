@@ -82,8 +82,9 @@ type sidecar struct {
 	settingWarnings []string // warnings about settings that package config does not validate
 
 	telemetry   telemetry
-	metricsPair *certs.Watcher // nil if metrics are served without TLS
-	servers     []*http.Server // servers of the admin, autoscaler, metrics and status ports
+	spanError   atomic.Pointer[string] // last error of the span export; nil if there is none
+	metricsPair *certs.Watcher         // nil if metrics are served without TLS
+	servers     []*http.Server         // servers of the admin, autoscaler, metrics and status ports
 
 	ending       chan struct{}   // closed when a preStop hook reports that the pod is terminating
 	end          sync.Once       // guards closing ending
@@ -343,6 +344,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Drain:     s.drainState,
 		Memory:    s.budget.Usage,
 		Lost:      s.lost,
+		SpanError: s.lastSpanError,
 		Bounds:    s.bounds,
 
 		Connections: s.connections,
@@ -373,6 +375,14 @@ func (s *sidecar) lost() (lines, spans uint64) {
 		spans = s.telemetry.tracer.Dropped()
 	}
 	return lines, spans
+}
+
+// lastSpanError returns the last error of the span export, or "" if the export works.
+func (s *sidecar) lastSpanError() string {
+	if text := s.spanError.Load(); text != nil {
+		return *text
+	}
+	return ""
 }
 
 // newLimit returns the configured concurrency limit, or nil if there is no limit.

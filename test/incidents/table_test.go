@@ -63,7 +63,7 @@ var incidents = []incident{
 		alerts:  []string{"AppFails"},
 		metric:  `request_failures_total{reason="app-reset"}`,
 		log:     []string{"request failed", "app-reset"},
-		problem: "app-fails", why: "the application is unreachable, closes connections, resets streams or sends invalid responses",
+		problem: "app-fails", why: "the application closes connections or resets streams before a response is complete",
 	},
 	{
 		name: "application: hangs", settings: env("CONTAINER_CONCURRENCY=1"),
@@ -106,6 +106,29 @@ var incidents = []incident{
 		metric:  "app_hangs",
 		problem: "app-hangs", why: "the application does not respond",
 		silent: map[string]string{"log": loggedAtEnd},
+	},
+	{
+		name: "application: hangs on one path", settings: env("REQUEST_LOG=true"),
+		app: func(p *pod) {
+			p.serve(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/slow" {
+					hang(w, r)
+				}
+			})
+		},
+		provoke: func(p *pod) {
+			p.traffic(0, 1, time.Second)
+			p.run(4, func() {
+				p.dial(func(c net.Conn) {
+					_, _ = io.WriteString(c, "GET /slow HTTP/1.1\r\nHost: a.test\r\n\r\n")
+					p.sleep(1500 * time.Millisecond)
+				})
+			})
+		},
+		metric:  `request_failures_total{reason="client-gone"}`,
+		log:     []string{`"reason":"client-gone"`, `"path":"/slow"`},
+		problem: "unanswered", why: "most recently /slow",
+		silent: map[string]string{"alert": clientsDecide},
 	},
 	{
 		// The application does not close its connections until it has no file descriptor left. After 40 s, there is always
@@ -267,6 +290,24 @@ var incidents = []incident{
 		problem: "limit-low", why: "the concurrency limit is too low",
 	},
 	{
+		name: "limits: WebSockets in all slots", settings: env("CONTAINER_CONCURRENCY=1"),
+		app: func(p *pod) {
+			harness.ServeApp(p.t, p.app, func(c *harness.AppConn) {
+				c.Head()
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+				c.Idle()
+			})
+		},
+		provoke: func(p *pod) {
+			p.run(1, func() { p.send("GET / HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n") })
+			p.traffic(2*time.Second, 3, 0)
+		},
+		alerts:  []string{"NobodyLeaves"},
+		metric:  "oldest_waiter_age_seconds",
+		problem: "queue-wait", why: "WebSockets, streams or long responses use the slots",
+		silent: map[string]string{"log": loggedAtEnd},
+	},
+	{
 		name: "limits: too many connections", settings: env("MAX_CONNECTIONS=10"),
 		app:     respond(stream),
 		provoke: func(p *pod) { p.streams(15) },
@@ -328,6 +369,14 @@ var incidents = []incident{
 		metric:   "tls_certificate_expiry_timestamp_seconds", abnormal: func(v float64) bool { return v < float64(time.Now().Unix()) },
 		log:     []string{"the certificate", "in use is invalid"},
 		problem: "tls", why: "the TLS certificate is not valid",
+	},
+	{
+		name: "certificate: expires soon", app: ok,
+		settings: withCertificate(validity{-80 * time.Hour, 20 * time.Hour}),
+		alerts:   []string{"CertificateExpires"},
+		metric:   "tls_certificate_expiry_timestamp_seconds", abnormal: func(v float64) bool { return v < float64(time.Now().Add(24*time.Hour).Unix()) },
+		problem: "tls-expires", why: "the TLS certificate expires soon",
+		silent: map[string]string{"log": "An alert reports it in time."},
 	},
 	{
 		name: "certificate: not valid yet", app: ok,

@@ -33,6 +33,8 @@ const (
 	minFailures = 3                      // minimum number of failures that are a problem
 	memoryShare = 0.8                    // share of the memory budget that requests use
 
+	expiryTime = 24 * time.Hour // time before the expiry of the certificate; see QueueProxyCertificateExpires
+
 	minEvents        = 10 // minimum number of events at a bound in the last hour
 	rejectingSamples = 10 // number of samples for which rejected requests are counted
 )
@@ -143,8 +145,11 @@ var rules = [...]rule{
 		"Check the process that reads the standard output. To write fewer lines, set REQUEST_LOG_SAMPLE or REQUEST_LOG_ERRORS_ONLY.",
 		losses(lostLines, "line")},
 	{"spans-lost", "spans are dropped",
-		"Check the collector and its address. The sidecar log contains the error. If the collector is overloaded, reduce the sampling rate.",
+		"Check the collector and its address. If the collector is overloaded, reduce the sampling rate.",
 		losses(lostSpans, "span")},
+	{"tls-expires", "the TLS certificate expires soon",
+		"Renew the certificate. If it was renewed, check the files in TLS_CERT_DIR.",
+		checkExpiry},
 }
 
 // problemsLocked returns the current problems. The problem that is the cause of the others is first. b.mu must be held.
@@ -218,7 +223,17 @@ type evidence struct {
 	total       tally         // events since the start
 
 	board *Board
+	inApp *observation.AppRequests // result of app; nil before the first call
 	latest
+}
+
+// app returns the requests in the user container.
+func (e *evidence) app() *observation.AppRequests {
+	if e.inApp == nil {
+		app := e.board.sources.App()
+		e.inApp = &app
+	}
+	return e.inApp
 }
 
 // latest contains the values of the last samples.
@@ -354,6 +369,34 @@ func checkTLS(e *evidence) (m match, ok bool) {
 	}, true
 }
 
+// checkExpiry detects a certificate in use that expires within expiryTime. The confidence is low for a certificate with a
+// short lifetime, because such a certificate is usually renewed in its last day.
+func checkExpiry(e *evidence) (m match, ok bool) {
+	t := &e.tls
+	left := t.NotAfter.Sub(e.now)
+	if !t.On || t.validityAt(e.now) != certificateValid || left >= expiryTime {
+		return m, false
+	}
+	m = match{confidence: medium, since: t.NotAfter.Add(-expiryTime), numbers: "in " + rounded(left)}
+	if t.NotAfter.Sub(t.NotBefore) < 3*expiryTime {
+		m.confidence = low
+	}
+	if m.since.Before(t.NotBefore) {
+		m.since = t.NotBefore
+	}
+	return m, true
+}
+
+// failureProblems contains the problem if all failures have the same reason.
+var failureProblems = map[observation.Reason]string{
+	observation.AppUnreachable:       "the application is unreachable",
+	observation.AppReset:             "the application closes connections or resets streams before a response is complete",
+	observation.AppGarbage:           "the application sends invalid responses",
+	observation.RequestTimeout:       "requests exceed the request timeout",
+	observation.ResponseStartTimeout: "requests exceed the response start timeout",
+	observation.IdleTimeout:          "requests exceed the idle timeout",
+}
+
 // failures returns a check that matches if the share of requests that failed for one of the reasons is at least
 // failureShare.
 func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
@@ -373,17 +416,20 @@ func failures(reasons ...observation.Reason) func(*evidence) (match, bool) {
 		for _, r := range reasons {
 			if e.events[r] > 0 {
 				words = append(words, fmt.Sprintf("%d %s", e.events[r], r))
+				m.problem = failureProblems[r]
 			}
 			if f := e.board.rare[r].newest(); f.number > last.number {
 				last = f
 			}
 		}
-		m = match{
-			confidence: high, since: e.onsetLocked(failureShare, part, (*tally).requests),
-			numbers: fmt.Sprintf("%s of %s in %s (%s)%s", percent(n, all), message.Count(all, "request"), e.period(), strings.Join(words, ", "), e.lastTextLocked(part)),
+		if len(words) > 1 {
+			m.problem = "" // the problem of the rule includes all reasons
 		}
+		m.confidence, m.since = high, e.onsetLocked(failureShare, part, (*tally).requests)
+		m.numbers = fmt.Sprintf("%s of %s in %s (%s)%s; last failure: %s", percent(n, all), message.Count(all, "request"),
+			e.period(), strings.Join(words, ", "), e.lastTextLocked(part), last.request())
 		if last.Detail != "" {
-			m.numbers += "; last error: " + last.Detail
+			m.numbers += ": " + last.Detail
 		}
 		return m, true
 	}
@@ -412,7 +458,7 @@ func checkHang(e *evidence) (m match, ok bool) {
 	if e.now.Sub(e.lastResponse) < hangTime {
 		return m, false
 	}
-	app := e.board.sources.App()
+	app := e.app()
 	last := e.lastResponse
 	if app.Held.Answered.After(last) {
 		last = app.Held.Answered
@@ -421,8 +467,8 @@ func checkHang(e *evidence) (m match, ok bool) {
 	if silent < hangTime {
 		return m, false
 	}
-	if m, ok = e.pendingHang(&app); !ok {
-		m, ok = e.endedHang(&app, last)
+	if m, ok = e.pendingHang(app); !ok {
+		m, ok = e.endedHang(app, last)
 	}
 	if e.total.answers() == 0 {
 		m.numbers += "; no response since the start"
@@ -443,8 +489,10 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 	m = match{confidence: high, since: app.Oldest, numbers: fmt.Sprintf("%s in the application, the oldest for %v; %d queued",
 		message.Count(app.Pending, "request"), brief(waited), e.waiting)}
 	recent := e.eventsLocked(int(hangTime / Interval))
-	failed := recent[observation.QueueFull]+recent[observation.QueueTimeout] > 0 || e.endedWithoutResponse(&recent, e.waited) > 0
-	others := failed || e.waiting > 0
+	rejected := recent[observation.QueueFull]+recent[observation.QueueTimeout] > 0
+	queued := !e.slotsInUse() // otherwise, responses in progress can be the cause of queued and rejected requests
+	failed := rejected && queued || e.endedWithoutResponse(&recent, e.waited) > 0
+	others := failed || e.waiting > 0 && queued
 	known := e.usual > 0 && e.usual < slowTime
 	longest := e.longest
 	if !others {
@@ -542,14 +590,18 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 		"%s of %s in %s: the client disconnected after %v in the application (p50)", percent(n, all), message.Count(all, "request"), e.period(), brief(e.waited))}
 	if early || e.waited < slowTime {
 		m.problem = "clients disconnect before the application responds"
+	}
+	switch {
+	case early:
+		m.numbers += fmt.Sprintf("; the application needs %v (p50)", brief(e.needed()))
 		if !e.mayHang() {
 			m.action = "Increase the timeouts of the clients, or make the application faster."
 		}
-	}
-	if early {
-		m.numbers += fmt.Sprintf("; the application needs %v (p50)", brief(e.needed()))
-	} else if e.events.answers() == 0 {
+	case e.events.answers() == 0:
 		m.numbers += "; no other request received a response"
+	}
+	if paths := e.board.unansweredPathsLocked(e.now.Add(-time.Duration(e.samples) * Interval)); len(paths) > 0 {
+		m.numbers += "; most recently " + strings.Join(paths, ", ")
 	}
 	if early || e.waiting > 0 {
 		m.confidence = medium
@@ -626,7 +678,7 @@ func checkSlow(e *evidence) (m match, ok bool) {
 	if p50 < slowTime {
 		return m, false
 	}
-	if app := e.board.sources.App(); app.Pending <= app.Responding {
+	if app := e.app(); app.Pending <= app.Responding {
 		return m, false // most of the time is spent on the transfer of responses
 	}
 	m.confidence, m.since = low, e.slowSinceLocked(slowTime)
@@ -661,14 +713,23 @@ func (e *evidence) slotsHeld() bool {
 	return e.limit > 0 && 2*held >= e.limit
 }
 
+// slotsInUse reports whether responses in progress and upgraded connections use at least half of the slots.
+func (e *evidence) slotsInUse() bool {
+	app := e.app()
+	return e.limit > 0 && 2*(app.Responding+app.Upgraded) >= e.limit
+}
+
 // actionIfHangs is the action if mayHang returns true.
 const actionIfHangs = "Check whether the application hangs."
 
-// mayHang reports whether the application has not responded in the last rejectingSamples samples, although it usually
-// responds in less time.
-func (e *evidence) mayHang() bool {
+// silent reports whether no response has ended in the last rejectingSamples samples, although the application usually
+// needs less time.
+func (e *evidence) silent() bool {
 	return e.now.Sub(e.lastResponse) > max(rejectingSamples*Interval, slowFactor*e.needed())
 }
+
+// mayHang reports whether the application may hang. If responses in progress use the slots, it does not.
+func (e *evidence) mayHang() bool { return e.silent() && !e.slotsInUse() }
 
 func (e *evidence) queueNumbers() string {
 	times := "no response in " + e.period()
@@ -681,7 +742,7 @@ func (e *evidence) queueNumbers() string {
 
 // checkLimit detects a limit that causes queuing although the application is not slower at the limit.
 func checkLimit(e *evidence) (m match, ok bool) {
-	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() || e.mayHang() {
+	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() || e.silent() {
 		return m, false
 	}
 	m.numbers = e.queueNumbers()
@@ -705,11 +766,16 @@ func checkQueue(e *evidence) (m match, ok bool) {
 		return m, false
 	}
 	m = match{confidence: medium, numbers: e.queueNumbers()}
-	if e.slotsHeld() {
-		m.problem = "requests wait for slots of requests whose clients disconnected"
-	}
-	if e.slotsHeld() || e.mayHang() {
+	switch {
+	case e.slotsHeld():
+		m.problem, m.action = "requests wait for slots of requests whose clients disconnected", actionIfHangs
+	case e.mayHang():
 		m.action = actionIfHangs
+	case e.silent():
+		app := e.app()
+		m.problem = "requests wait because WebSockets, streams or long responses use the slots"
+		m.numbers += fmt.Sprintf("; %s and %s in progress use slots", message.Count(app.Upgraded, "upgraded connection"), message.Count(app.Responding, "response"))
+		m.action = "Increase the concurrency limit, or add pods. A WebSocket or a stream uses a slot until it ends."
 	}
 	return m, true
 }
@@ -798,10 +864,11 @@ func losses(event int, noun string) func(*evidence) (match, bool) {
 		if events[event] == 0 {
 			return m, false
 		}
-		return match{
-			confidence: high, since: e.onsetLocked(0, n, n),
-			numbers: message.Count(events[event], noun) + " in the last 5 minutes",
-		}, true
+		m = match{confidence: high, since: e.onsetLocked(0, n, n), numbers: message.Count(events[event], noun) + " in the last 5 minutes"}
+		if text := e.board.sources.SpanError(); event == lostSpans && text != "" {
+			m.numbers += "; last error: " + text
+		}
+		return m, true
 	}
 }
 

@@ -120,6 +120,13 @@ type ruleTest struct {
 }
 
 var ruleTests = []ruleTest{
+	{"failures with two reasons", "app-fails", func(b *Board) {
+		b.sampled(30, func() {
+			b.observe(2, observation.OK, time.Millisecond)
+			b.observe(1, observation.AppReset, time.Millisecond)
+			b.observe(1, observation.AppGarbage, time.Millisecond)
+		})
+	}, "50 % of 120 requests in the last 30s (30 app-reset, 30 app-garbage); last failure: GET /path: test error", high, 30 * time.Second},
 	{"database", "not-http", func(b *Board) { b.observe(1, observation.AppGarbage, 0) }, "", high, 0},
 	{"another address", "not-listening", func(b *Board) {
 		o := newObservation(observation.AppUnreachable, 0)
@@ -131,6 +138,16 @@ var ruleTests = []ruleTest{
 			return TLS{On: true, Port: 8112, Names: []string{"a.example"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
 		}
 	}, "on, port 8112, certificate for a.example, expired 1h0m0s ago (1999-12-31 23:00 UTC), rejected by clients", high, time.Hour},
+	{"certificate that was not renewed", "tls-expires", func(b *Board) {
+		b.sources.TLS = func() TLS {
+			return TLS{On: true, NotBefore: time.Now().Add(-80 * time.Hour), NotAfter: time.Now().Add(23 * time.Hour)}
+		}
+	}, "in 23h0m0s", medium, time.Hour},
+	{"certificate with a lifetime of a day", "tls-expires", func(b *Board) {
+		b.sources.TLS = func() TLS {
+			return TLS{On: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(22 * time.Hour)}
+		}
+	}, "in 22h0m0s", low, time.Hour},
 	{"missing key", "tls", func(b *Board) {
 		b.sources.TLS = func() TLS { return TLS{Error: "tls.key: no such file"} }
 		b.sampled(2, func() {})
@@ -256,7 +273,7 @@ var ruleTests = []ruleTest{
 			b.observe(18, observation.OK, time.Millisecond)
 			b.observe(2, observation.AppReset, time.Millisecond)
 		})
-	}, "5 % of 1140 requests in the last minute (60 app-reset); last error: test error", high, 30 * time.Second},
+	}, "5 % of 1140 requests in the last minute (60 app-reset); last failure: GET /path: test error", high, 30 * time.Second},
 	{"errors", "app-errors", func(b *Board) {
 		b.sampled(100, func() { b.observe(10, observation.OK, time.Millisecond) })
 		b.sampled(30, func() { b.observeErrors(10) })
@@ -274,25 +291,25 @@ var ruleTests = []ruleTest{
 			b.observe(9, observation.OK, time.Millisecond)
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
-	}, "10 % of 600 requests in the last minute (60 idle-timeout); last error: test error", high, time.Minute},
-	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute: the client disconnected after 2s in the application (p50)", low, time.Minute},
+	}, "10 % of 600 requests in the last minute (60 idle-timeout); last failure: GET /path: test error", high, time.Minute},
+	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute: the client disconnected after 2s in the application (p50); most recently /path", low, time.Minute},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)
 		b.loseClients()
-	}, "50 % of 120 requests in the last minute: the client disconnected after 2s in the application (p50)", medium, time.Minute},
+	}, "50 % of 120 requests in the last minute: the client disconnected after 2s in the application (p50); most recently /path", medium, time.Minute},
 	{"client timeouts shorter than the response time", "unanswered", func(b *Board) {
 		b.sampled(60, func() {
 			b.observe(1, observation.OK, 300*time.Millisecond)
 			b.observe(3, observation.ClientGone, 100*time.Millisecond)
 		})
-	}, "75 % of 240 requests in the last minute: the client disconnected after 108ms in the application (p50); the application needs 304ms (p50)", medium, time.Minute},
+	}, "75 % of 240 requests in the last minute: the client disconnected after 108ms in the application (p50); the application needs 304ms (p50); most recently /path", medium, time.Minute},
 	{"client timeouts shorter than the usual response time", "unanswered", func(b *Board) {
 		b.sampled(60, func() { b.observe(2, observation.OK, 5*time.Second) })
 		b.sampled(60, func() { b.observe(3, observation.ClientGone, 2*time.Second) })
-	}, "100 % of 180 requests in the last minute: the client disconnected after 2s in the application (p50); the application needs 5.8s (p50)", medium, time.Minute},
+	}, "100 % of 180 requests in the last minute: the client disconnected after 2s in the application (p50); the application needs 5.8s (p50); most recently /path", medium, time.Minute},
 	{"short client timeouts without any response", "unanswered", func(b *Board) {
 		b.sampled(60, func() { b.observe(3, observation.ClientGone, 100*time.Millisecond) })
-	}, "100 % of 180 requests in the last minute: the client disconnected after 108ms in the application (p50); no other request received a response", low, time.Minute},
+	}, "100 % of 180 requests in the last minute: the client disconnected after 108ms in the application (p50); no other request received a response; most recently /path", low, time.Minute},
 	{"long polls", "app-hangs", func(b *Board) {
 		b.sampled(100, func() { b.observe(2, observation.OK, 45*time.Second) })
 		b.loaded(3, 0)
@@ -370,6 +387,23 @@ var ruleTests = []ruleTest{
 		b.sources.Slots = func() ([]observation.Holder, int) { return nil, 1 }
 		b.fillQueue(50 * time.Millisecond)
 	}, "p99 1s in the queue, p50 54ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
+	{"WebSockets in all slots", "queue-wait", func(b *Board) {
+		b.sampled(10, func() { b.observe(10, observation.OK, 20*time.Millisecond) })
+		b.loaded(2, 5)
+		b.sources.Waiter = func() time.Time { return time.Now().Add(-8 * time.Second) }
+		b.sources.App = func() observation.AppRequests { return observation.AppRequests{Upgraded: 2} }
+		b.sampled(60, func() {})
+	}, "p99 100µs in the queue, p50 23ms in the application in the last 1m10s; 5 queued, the oldest for 8s; limit 2; " +
+		"2 upgraded connections and 0 responses in progress use slots", medium, 59 * time.Second},
+	{"WebSockets and a long request in the slots", "queue-wait", func(b *Board) {
+		b.sampled(10, func() { b.observe(10, observation.OK, 20*time.Millisecond) })
+		b.loaded(2, 5)
+		b.sources.Waiter = func() time.Time { return time.Now().Add(-8 * time.Second) }
+		app := observation.AppRequests{Upgraded: 1, Pending: 1, Oldest: time.Now()}
+		b.sources.App = func() observation.AppRequests { return app }
+		b.sampled(60, func() {})
+	}, "p99 100µs in the queue, p50 23ms in the application in the last 1m10s; 5 queued, the oldest for 8s; limit 2; " +
+		"1 upgraded connection and 0 responses in progress use slots", medium, 59 * time.Second},
 	{"slower at the limit", "queue-wait", func(b *Board) { b.fillQueue(100 * time.Millisecond) },
 		"p99 1s in the queue, p50 108ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
 	{"local ports", "resources", func(b *Board) {
@@ -419,8 +453,9 @@ var ruleTests = []ruleTest{
 	}, "12 lines in the last 5 minutes", high, 3 * time.Second},
 	{"no collector", "spans-lost", func(b *Board) {
 		b.sources.Lost = func() (uint64, uint64) { return 0, 1 }
+		b.sources.SpanError = func() string { return "connection refused" }
 		b.sampled(3, func() {})
-	}, "1 span in the last 5 minutes", high, 3 * time.Second},
+	}, "1 span in the last 5 minutes; last error: connection refused", high, 3 * time.Second},
 }
 
 func TestClientErrorIsNotReportedAsBound(t *testing.T) {
@@ -569,6 +604,45 @@ func TestActionsDuringHang(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The application does not respond on one path. The clients of this path disconnect after a short time.
+func TestHangOfOnePathNamesPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.sampled(60, func() {
+			b.observe(2, observation.OK, 10*time.Millisecond)
+			o := newObservation(observation.ClientGone, 300*time.Millisecond)
+			o.Target = "/slow?id=1"
+			b.Observe(o)
+			o = newObservation(observation.ClientGone, time.Second)
+			o.Target, o.Begun = "/download", true
+			b.Observe(o)
+		})
+		p := b.snapshot().Problems[0]
+		harness.Equal(t, p.Name, "unanswered")
+		harness.Contains(t, p.Numbers+"$", "; most recently /slow$", "numbers")
+		if !strings.HasPrefix(p.Action, actionIfHangs) {
+			t.Errorf("got action %q, want one that starts with %q", p.Action, actionIfHangs)
+		}
+	})
+}
+
+// If all failures have the same reason, the problem names it.
+func TestProblemNamesOnlyReason(t *testing.T) {
+	for reason, want := range map[observation.Reason]string{
+		observation.AppUnreachable: "the application is unreachable",
+		observation.IdleTimeout:    "requests exceed the idle timeout",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := idle()
+			b.sampled(60, func() {
+				b.observe(1, observation.OK, time.Millisecond)
+				b.observe(1, reason, time.Millisecond)
+			})
+			harness.Equal(t, b.snapshot().Problem, want)
+		})
+	}
 }
 
 func TestHangsReportsMediumConfidence(t *testing.T) {

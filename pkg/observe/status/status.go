@@ -53,6 +53,7 @@ type Sources struct {
 	Drain     func() Drain
 	Memory    func() (used, limit int64)   // memory of requests and its budget, in bytes; limit is 0 without a budget
 	Lost      func() (lines, spans uint64) // lines of the request log and spans that were dropped
+	SpanError func() string                // last error of the span export; "" if there is none
 	Bounds    *bound.Recorder              // events of bounds and client errors; may be nil
 
 	Connections func() Connections
@@ -103,8 +104,12 @@ type failure struct {
 	Queued float64   `json:"queuedMs"`
 	Detail string    `json:"detail,omitempty"`
 
-	number uint64 // sequence number
+	number     uint64 // sequence number
+	unanswered bool   // the client disconnected while the application had the complete request
 }
+
+// request returns the method and the path for display.
+func (f *failure) request() string { return shorten(f.Method+" "+f.Path, maxRequest) }
 
 // report contains the data that the command `queue-proxy why -o json` prints.
 type report struct {
@@ -231,7 +236,7 @@ func (b *Board) Observe(o *observation.Observation) {
 	case o.Begun:
 		b.ended[interrupted].Add(1)
 	case o.Uploading || o.Slot.IsZero():
-	case o.Reason == observation.ClientGone:
+	case isUnanswered(o):
 		b.ended[unanswered].Add(1)
 		b.waited.add(o.End.Sub(o.Slot))
 		fallthrough
@@ -250,6 +255,12 @@ func (b *Board) Observe(o *observation.Observation) {
 	if o.Reason != observation.OK {
 		b.note(o)
 	}
+}
+
+// isUnanswered reports whether the client disconnected while the application had the complete request, and before the
+// response began.
+func isUnanswered(o *observation.Observation) bool {
+	return o.Reason == observation.ClientGone && !o.Begun && !o.Uploading && !o.Slot.IsZero()
 }
 
 // counted reports whether a request is included in the data of the page.
@@ -294,6 +305,8 @@ func (b *Board) note(o *observation.Observation) {
 		Path:   observation.Shown(o.Path()),
 		Took:   milliseconds(o.End.Sub(o.Start)),
 		Queued: milliseconds(o.Queued()),
+
+		unanswered: isUnanswered(o),
 	}
 	if o.Err != nil {
 		f.Detail = observation.Shown(o.Err.Error())
@@ -340,6 +353,21 @@ func (b *Board) failuresLocked() []failure {
 	}
 	slices.SortFunc(all, func(f, g failure) int { return cmp.Compare(g.number, f.number) })
 	return slices.CompactFunc(all, func(f, g failure) bool { return f.number == g.number })
+}
+
+// maxPaths is the maximum number of paths that unansweredPathsLocked returns.
+const maxPaths = 3
+
+// unansweredPathsLocked returns the paths of the last requests without a response whose clients disconnected after the
+// given time. The newest path is first. b.mu must be held.
+func (b *Board) unansweredPathsLocked(after time.Time) (paths []string) {
+	for _, f := range b.failuresLocked() {
+		path := shorten(f.Path, maxRequest)
+		if f.unanswered && f.Time.After(after) && !slices.Contains(paths, path) && len(paths) < maxPaths {
+			paths = append(paths, path)
+		}
+	}
+	return paths
 }
 
 // totals returns the requests since the start.

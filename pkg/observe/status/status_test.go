@@ -38,6 +38,7 @@ func board(readiness observation.Readiness, drain Drain) *Board {
 		Drain:     func() Drain { return drain },
 		Memory:    func() (int64, int64) { return 3 << 19, 24 << 20 },
 		Lost:      func() (uint64, uint64) { return 0, 0 },
+		SpanError: func() string { return "" },
 
 		Connections: func() Connections { return Connections{} },
 		TLS:         func() TLS { return TLS{} },

@@ -87,7 +87,7 @@ func TestWhyContainsCertificateInUseAndError(t *testing.T) {
 
 func TestTLSProblemNamesCause(t *testing.T) {
 	now := time.Now()
-	valid := TLS{On: true, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	valid := TLS{On: true, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(80 * time.Hour)}
 	for _, c := range []struct {
 		change     func(*TLS)
 		confidence confidence
