@@ -140,8 +140,8 @@ var grpcUnits = map[byte]time.Duration{
 	'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
 }
 
-// grpcExpired reports whether timeout, a value of grpc-timeout, has expired after the time elapsed.
-// A missing or invalid timeout never expires.
+// grpcExpired reports whether the grpc-timeout value has expired after the elapsed time. A missing
+// or invalid timeout never expires.
 func grpcExpired(timeout string, elapsed time.Duration) bool {
 	const maxDigits = 8
 	if len(timeout) < 2 || len(timeout) > maxDigits+1 {

@@ -345,7 +345,7 @@ func (d *Drain) countStream(state *RequestState) {
 	}
 }
 
-// leave removes a request that arrive added.
+// leave removes a request that was added by arrive.
 func (d *Drain) leave(state *RequestState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

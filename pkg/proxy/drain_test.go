@@ -396,7 +396,7 @@ func TestOutcomeStrings(t *testing.T) {
 	}
 }
 
-// event is an event and its time.
+// event is an action, such as SIGTERM, and its time.
 type event struct {
 	at time.Duration
 	do string

@@ -76,7 +76,7 @@ func TestInAppReturnsTimeOfSlot(t *testing.T) {
 	})
 }
 
-// The fake does not call ExpectBody, which is the case for gRPC.
+// As for gRPC calls, ExpectBody is not called.
 func TestInAppExcludesUploads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()

@@ -24,7 +24,7 @@ type Limit struct {
 	maxRunning, maxWaiting int
 
 	mu          sync.Mutex
-	running     int // requests with a slot; 0 if the limit is adaptive, which counts them itself
+	running     int // number of requests with a slot; 0 if the limit is adaptive, because adaptive counts these requests
 	waiting     int
 	held        int // number of slots that are held for aborted requests; see Proxy.hold
 	lastHeld    observation.HeldRequests
@@ -314,8 +314,9 @@ func resultOf(o *observation.Observation) adapt.Result {
 	}
 }
 
-// abortTime limits the time in which a response is regarded as a result of the disconnect of the
-// client. The limit is the duration of the exchange before the disconnect, divided by abortTime.
+// abortTime determines whether a response after the client disconnected is regarded as a result of
+// the disconnect. This is the case if the time since the disconnect is at most the duration of the
+// exchange before the disconnect, divided by abortTime.
 const abortTime = 8
 
 // heldResult returns the result of a held exchange for an adaptive limit. reason is the reason of

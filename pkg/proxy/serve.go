@@ -58,7 +58,7 @@ type Exclude struct {
 type Trace interface {
 	transport.TraceFields
 	ID() string
-	Sampled() bool           // the trace is exported
+	Sampled() bool           // whether the trace is exported
 	Enter(observation.Phase) // the request enters this phase now
 	End(*observation.Observation)
 }

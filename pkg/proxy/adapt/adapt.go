@@ -16,13 +16,13 @@
 // The limiter does not measure the application time without load, which would require a limit of a
 // few requests. Both limits are measured at nearly the same time, so an application that becomes
 // slower or faster has little effect on the result of a trial. The more a candidate reduced the
-// goodput, the longer is the pause before the next trial in the same direction.
+// goodput, the longer the pause before the next trial in the same direction.
 //
 // The ideas and their sources:
 //
 //   - A limit that follows the gradient of the latency over the requests in flight: Netflix,
 //     concurrency-limits (Vegas, Gradient2), https://github.com/Netflix/concurrency-limits.
-//   - Repeated measurements of the latency with a lower limit, with jitter: the adaptive
+//   - Repeated measurements of the latency at a lower limit, with jitter: the adaptive
 //     concurrency filter of Envoy, which by default measures with a limit of 3.
 //   - The maximum of the power as the operating point: L. Kleinrock, Power and deterministic
 //     rules of thumb for probabilistic problems in computer communications, 1979.
@@ -52,25 +52,25 @@ const firstLimit = 4
 const (
 	minWindow  = 250 * time.Millisecond // minimum duration; longer than the pauses of most garbage collectors
 	maxWindow  = 5 * time.Second        // maximum duration, unless maxTimes allows a longer window
-	minTimes   = 2                      // minimum duration in application times; halved during the start
+	minTimes   = 2                      // minimum duration in application times; halved during startup
 	maxTimes   = 20                     // maximum duration in application times, if this is longer than maxWindow
-	settleTime = 2                      // application times between a change to the limit and the next window; halved during the start
-	minSamples = 16                     // minimum number of responses or errors in a window that ends early; lower during the start
+	settleTime = 2                      // application times between a change to the limit and the next window; halved during startup
+	minSamples = 16                     // minimum number of responses or errors in a window that ends early; lower during startup
 	enough     = 0.01                   // maximum variance of the mean, divided by the square of the mean, for a window that ends early
 	patience   = 4                      // factor by which the maximum duration is multiplied if the limit is reached and there are few responses
 )
 
-// fullShare is the minimum share of the busy time during which the limit must be reached. Windows
-// with a smaller share are not compared with others.
+// fullShare is the share of the busy time for which the limit must be reached. Windows with a
+// smaller share are not compared with others.
 const fullShare = 0.05
 
-// longestFade is the number of ticks after which controller.longest has decreased to about a third
-// if no request is queued.
+// longestFade is the number of ticks without queued requests in which controller.longest decreases
+// to about a third.
 const longestFade = 32
 
 // leastHeld is the minimum ratio of tally.held to tally.slots for a window to end early. A lower
-// ratio means that many slots are held by requests that have not ended, so that the window
-// contains too few slow requests.
+// ratio means that many slots are held by requests that have not ended, so the window contains too
+// few slow requests.
 const leastHeld = 0.75
 
 // noAnswers is the minimum duration of a window without a response after which the limiter
@@ -85,7 +85,7 @@ type Settings struct {
 	Seed  uint64 // seed of the jitter in the length of windows
 }
 
-// Ceiling returns the maximum of the limit, which is Max or MaxLimit.
+// Ceiling returns the maximum limit, which is Max or MaxLimit.
 func (s Settings) Ceiling() int {
 	if s.Max <= 0 {
 		return MaxLimit
@@ -249,8 +249,8 @@ func (c *controller) settle(now time.Time) bool {
 	return true
 }
 
-// unit returns the application time in seconds, from which the length of windows is computed. During
-// the start, it returns half of the application time, so that the start takes less time.
+// unit returns the application time in seconds, from which the length of windows is computed.
+// During startup, it returns half of the application time, so that startup takes less time.
 func (c *controller) unit() float64 {
 	if c.start.active {
 		return c.took / 2

@@ -11,8 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// serve simulates an application with the given number of workers, which needs 10 ms per request
-// and always has as many requests as the limit admits. serve returns the time after the simulation.
+// serve simulates an application that has the given number of workers, takes 10 ms per request, and
+// always receives as many requests as the limit admits. It returns the time after the simulation.
 func serve(l *Limiter, now time.Time, lasts time.Duration, workers int, failed bool) time.Time {
 	result := Answered
 	if failed {

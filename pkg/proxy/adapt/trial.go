@@ -7,15 +7,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// The distances between a base and a candidate, as the logarithm of their ratio.
+// The distances between the base and a candidate, as the logarithm of the ratio of the two limits.
 const (
 	changeStep = 0.4      // first and largest step of a search
 	finestStep = 0.2      // smallest step
 	failedStep = math.Ln2 // step to a lower candidate while most responses are errors
 
-	// The last steps of a search are stepOfSpread times the spread of the application times, but in the
-	// range from finestStep to changeStep. If the spread is large, the comparison of two limits that are
-	// close needs many requests.
+	// The last steps of a search are stepOfSpread times the spread of the application times, but in the range from
+	// finestStep to changeStep. If the spread is large, the comparison of two similar limits needs many requests.
 	stepOfSpread = 0.16
 )
 
@@ -41,7 +40,7 @@ const (
 	certainUp   = 2.5  // number of standard errors by which the powers must differ to end a trial of a higher limit early
 	certainDown = 3.0  // number of standard errors by which the powers must differ to end a trial of a lower limit early
 	precision   = 0.12 // a trial ends if the standard error of the power, divided by the step, is at most this value
-	doubt       = 0.25 // minimum difference between the powers for a better candidate, in standard errors
+	doubt       = 0.25 // minimum difference between the powers, in standard errors, that makes a candidate the better limit
 	maxTurns    = 40   // maximum number of windows of the candidate
 	minTurns    = 4    // minimum number of pairs of windows from which the variance is estimated
 
@@ -259,9 +258,9 @@ func (c *controller) candidate() int {
 		// A small step may not change the share of errors.
 		step = failedStep
 	} else if s.far && !s.found && s.lowest.mean > 0 {
-		// If the mean were the lowest mean, the limit at this distance would have the same goodput as
-		// the base. The base moves there in several steps, because a limit that is too low delays the
-		// detection of a faster application.
+		// If the mean were the lowest mean, the limit at this distance would have the same goodput as the base. The
+		// base approaches this limit in several steps, because a limit that is too low delays the detection of a faster
+		// application.
 		step = min(max(math.Log(c.trial.base.mean()/s.lowest.mean), s.finest), s.step)
 	}
 	return max(bounded(base*math.Exp(-step), c.min, c.base-1), c.min)
@@ -297,7 +296,7 @@ func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 }
 
 // fail records that a higher candidate causes errors. It ends the pause for the candidates between
-// the base and this candidate, because they may not cause errors.
+// the base and this candidate, because these candidates might not cause errors.
 func (s *search) fail(candidate int, until time.Time) {
 	s.failing, s.failingUntil = candidate, until
 	s.until[up], s.pressed = time.Time{}, time.Time{}
@@ -308,7 +307,7 @@ type outcome struct {
 	decided    bool
 	better     bool    // the candidate is better than the base
 	elasticity float64 // logarithm of the growth of the goodput, divided by the logarithm of the growth of the limit
-	errors     float64 // estimated change in the logarithm of the share of successful responses that the limit causes
+	errors     float64 // estimated effect of the limit on the logarithm of the share of successful responses
 	silent     bool    // all responses with both limits are errors, or there are no responses
 }
 
@@ -320,10 +319,10 @@ func (t *trial) outcome(base int) (o outcome) {
 	o.elasticity = goodput / growth
 	shareBase, varianceBase := b.success()
 	shareThere, varianceThere := a.success()
-	// If the goodput grows with the limit, load does not cause the errors. The clients of the
-	// failed requests send more requests because the queue is shorter. If the goodput grows by less
-	// than fullGain, a large increase in the errors still matters, because some applications reject
-	// requests above a certain number.
+	// If the goodput grows with the limit, load does not cause the errors. Instead, the clients of
+	// the failed requests send more requests because the queue is shorter. If the goodput grows by
+	// less than fullGain, a large increase in the errors still matters, because some applications
+	// reject requests above a certain number.
 	flatness := 1 - min(max(o.elasticity, 0), 1)
 	small := (1 - flatness) * (1 - min(math.Abs(goodput)/fullGain, 1))
 	o.errors = flatness*math.Log(shareThere/shareBase) + small*(shareThere-shareBase)
