@@ -59,7 +59,7 @@ type Options struct {
 	Newest bool
 }
 
-// A Request is a request for a slot.
+// A Request contains the parameters of [Semaphore.Acquire].
 type Request struct {
 	Client netip.Addr
 	Weight int // number of slots that the request uses; 0 means 1. A sole holder may use more than Options.Slots

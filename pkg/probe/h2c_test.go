@@ -57,7 +57,7 @@ func TestAutoDetectionSelectsProtocol(t *testing.T) {
 		status1, status2 int // 0 means not supported
 		word             observation.ReadinessWord
 		code             int
-		hits             []string // of two attempts
+		hits             []string // requests of two attempts
 	}{
 		{"off, h2c only", false, 0, 200, observation.WordGarbage, 0, nil},
 		{"h2c only", true, 0, 200, "", 0, []string{h2, h2}},

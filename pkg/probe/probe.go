@@ -116,9 +116,9 @@ func (p Port) String() string {
 	return strconv.Itoa(int(p.Number))
 }
 
-// Parse parses and validates a probe in JSON, or an array of probes if array is true (docs/promises.md 2.1).
-// Unknown fields are ignored, and keys are not case-sensitive. In an array, a null element stands for a container
-// without a probe. If the result is empty, the user container is always ready.
+// Parse parses and validates a probe in JSON, or an array of probes if array is true (docs/promises.md 2.1). Unknown
+// fields are ignored, and keys are not case-sensitive. In an array, a null element represents a container without a
+// probe. If the result is empty, the user container is always ready.
 //
 // Parse returns all errors in the format of Kubernetes, such as
 //
