@@ -65,7 +65,7 @@ func (c *Config) Values() iter.Seq2[string, string] {
 // value that was ignored or changed.
 //
 // If c was returned by [Load] and hasCertificate is false, Warnings checks whether the certificate directory contains a
-// certificate. The warning about a missing certificate is the first one, because queue-proxy why can omit the last
+// certificate. The warning about a missing certificate is the first one, because `queue-proxy why` can omit the last
 // warnings.
 func (c *Config) Warnings(hasCertificate bool) []string {
 	if hasCertificate {

@@ -163,7 +163,7 @@ func TestReadErrorTruncatesLongValue(t *testing.T) {
 	}
 }
 
-// The output of queue-proxy why can omit the last warnings.
+// The output of `queue-proxy why` can omit the last warnings.
 func TestWarningAboutCertificateIsFirst(t *testing.T) {
 	c := read(t, "TLS_CERT_DIR", t.TempDir(), "QUEUE_DEPTH", "5")
 	c.ownFiles = true

@@ -92,7 +92,7 @@ func TestRequestSystemCallCount(t *testing.T) {
 			talkOften()
 			got := calls.since(before, requests)
 			t.Logf("calls per request: %s", inWords(got))
-			const slack = 0.1 // for periodic work and for the end of the previous request
+			const slack = 0.1 // additional calls per request for periodic work and the end of the previous request
 			for name, n := range got {
 				if call, _, _ := strings.Cut(name, " ("); n > most[name]+slack && !slices.Contains(scheduling, call) {
 					t.Errorf("got %.2f %s per request, want at most %.2f; all: %s", n, name, most[name], inWords(got))
