@@ -108,7 +108,7 @@ func (t *Tally) End() {
 	}
 }
 
-// end returns the number of lost items if items were reported, and resets it.
+// end returns the number of lost items if items were reported, and resets the number.
 func (t *Tally) end() (items uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,11 +13,11 @@ type Holder struct {
 
 // AppRequests counts the client requests in the user container. The numbers do not include the requests in Held.
 //
-// A request is pending from the time of its slot, or from the last byte of its body, until the response begins. While the
-// client sends the body, the request is not pending.
+// A request is pending from the time when it has a slot and its complete body has been received until its response
+// begins.
 type AppRequests struct {
 	Pending    int       // number of pending requests
-	Responding int       // number of requests whose response has begun, without upgraded connections
+	Responding int       // number of requests whose response has begun, excluding upgraded connections
 	Oldest     time.Time // start time of the oldest pending request; zero if there is none
 	Held       HeldRequests
 }

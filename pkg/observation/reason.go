@@ -9,7 +9,7 @@ type Reason uint8
 // Values of Reason. Each word names the component that failed and the type of the failure.
 const (
 	OK                   Reason = iota
-	QueueFull                   // the queue has its maximum length
+	QueueFull                   // the queue is full
 	QueueTimeout                // the request waited too long for a slot
 	Overload                    // the memory budget for requests is exhausted
 	NotReady                    // the user container is not ready (probes only)

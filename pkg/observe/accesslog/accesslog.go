@@ -34,7 +34,7 @@ type Options struct {
 	Template   string        // template in the syntax of text/template, as in Knative; "" means JSON
 	Probes     bool          // log probes that the sidecar answers
 	ErrorsOnly bool          // log failures: a status of at least 500, a gRPC status that reports a failure, or a reason other than ok
-	SlowerThan time.Duration // log requests that took at least this long; 0 disables this
+	SlowerThan time.Duration // log requests that took at least this long; 0 disables the rule
 	Sample     int           // log one in Sample requests; 0 and 1 mean all requests
 	Revision   Revision      // identity of the sidecar
 

@@ -244,7 +244,7 @@ func TestCloseReturnsLostLinesAfterTimeout(t *testing.T) {
 type failingWriter time.Duration
 
 func (w failingWriter) Write([]byte) (int, error) {
-	time.Sleep(time.Duration(w)) // time of synctest
+	time.Sleep(time.Duration(w)) // fake time of synctest
 	return 0, errors.New("no space left")
 }
 
@@ -268,7 +268,7 @@ func TestConcurrentLinesAreWrittenTogether(t *testing.T) {
 		for range 100 {
 			l.Observe(get("/"))
 		}
-		time.Sleep(2 * gather) // time of synctest
+		time.Sleep(2 * gather) // fake time of synctest
 		synctest.Wait()
 		harness.Equal(t, len(w.entered), 1, "writes")
 		harness.Equal(t, strings.Count(w.String(), "\n"), 100, "lines")

@@ -53,7 +53,7 @@ func newWriter(w io.Writer, o *Options) *writer {
 		out.dropped.Report = func(lines uint64, err error) { report(fmt.Errorf("%d lines dropped: %w", lines, err)) }
 	}
 	if f, ok := w.(syscall.Conn); ok && o.WriteNow != nil {
-		out.file, _ = f.SyscallConn() // if it fails, lines are written to w
+		out.file, _ = f.SyscallConn() // if the call fails, lines are written to w
 	}
 	return out
 }

@@ -60,7 +60,7 @@ type Target struct {
 	Protocol Protocol
 	Endpoint string        // URL, or host:port, which means plain text for an IP address and TLS for a host name
 	Header   http.Header   // sent with each export; may contain secrets
-	Timeout  time.Duration // for one attempt; 0 means 10 s
+	Timeout  time.Duration // maximum duration of one attempt; 0 means 10 s
 	TLS      *tls.Config   // for https endpoints; nil means the system roots
 	Signal   Signal
 	Resource Resource // provides the version for User-Agent, and the pod IP for the check of OwnPorts

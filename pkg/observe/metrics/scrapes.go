@@ -61,7 +61,7 @@ func bounded(h http.Handler) http.Handler {
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), turnTime)
 	defer cancel()
-	control := http.NewResponseController(w) // errors are ignored, because a recorder has no deadlines
+	control := http.NewResponseController(w) // errors are ignored, because the recorder in a test has no deadlines
 	scrape := fair.Request{Client: fair.Address(r.RemoteAddr), Weight: int(s.typical.Load()), End: func() bool {
 		_ = control.SetWriteDeadline(time.Unix(1, 0))
 		return true

@@ -23,7 +23,7 @@ type wire struct {
 	sent    uint64                    // number of accepted spans
 	body    []byte                    // last body
 	reports []error                   // errors that the exporter reported
-	ends    []uint64                  // numbers of lost spans when an export succeeded again
+	ends    []uint64                  // numbers of lost spans that the exporter passed to Restored
 }
 
 // start starts an exporter that sends to w.

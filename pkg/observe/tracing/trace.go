@@ -222,7 +222,7 @@ func (r *Trace) End(o *observation.Observation) {
 		r.exportSpans(o)
 	}
 	if r.record != nil {
-		r.record.state = "" // memory of the engine
+		r.record.state = "" // the string references memory of the engine
 	}
 	*r = Trace{record: r.record}
 	t.traces.Put(r)

@@ -14,7 +14,7 @@ import (
 // A zipkin encodes spans for the Zipkin v2 API (zipkin.io/zipkin-api).
 type zipkin struct {
 	local string // localEndpoint
-	lines bool   // one line for each span, instead of the body of a POST to /api/v2/spans
+	lines bool   // write one line for each span, instead of the body of a POST to /api/v2/spans
 }
 
 // newZipkin returns the format for a POST to /api/v2/spans. If no service name is set, localEndpoint
