@@ -121,7 +121,7 @@ type Shutdown struct {
 	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port for the preStop hook of a native sidecar. Each request makes the pod permanently unready."`
 }
 
-// Limits configures the maximum sizes of messages, the number of connections, and the timeouts for clients.
+// Limits configures the maximum sizes of messages, the maximum number of connections, and the timeouts for clients.
 type Limits struct {
 	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of a header section. If a request exceeds it, the response is 431. If a response exceeds it, the client receives 502."`
 	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of a request body. A longer request gets 413. 0 means no limit."`

@@ -200,7 +200,7 @@ func (f *field) quote(text string) string {
 	return quote(text)
 }
 
-// A fieldType is a setting in the type Config.
+// A fieldType describes a setting in the type Config.
 type fieldType struct {
 	reflect.StructField
 

@@ -94,7 +94,7 @@ func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 // warnings. If changedOnly is set, it omits the settings that are unset and have their default values. It
 // ignores write errors.
 func (c *Config) Write(w io.Writer, changedOnly bool, warnings []string) {
-	const widest = 40 // characters; a longer value does not determine the column width
+	const widest = 40 // in characters; longer values do not determine the column width
 	settings := c.settingsToWrite(changedOnly)
 	names, values := 0, 0
 	for i := range settings {

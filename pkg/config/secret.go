@@ -58,7 +58,7 @@ func redactURL(text string) string {
 		scheme, rest, found = "", text, false
 	}
 	u, err := url.Parse("//" + rest)
-	if err != nil || strings.Contains(u.RawQuery+u.Fragment, "@") { // a password that contains ? or #
+	if err != nil || strings.Contains(u.RawQuery+u.Fragment, "@") { // a password may contain ? or #
 		return hidden
 	}
 	redacted := u.Host + u.EscapedPath()

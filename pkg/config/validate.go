@@ -52,7 +52,7 @@ func (c *Config) derive() {
 	c.RequestTimeoutScope.derive(scope)
 	var probes []probe.Probe
 	if !c.OnKnative.V {
-		// An aggressive TCP probe (docs/promises.md 2.1).
+		// The default is an aggressive TCP probe (docs/promises.md 2.1).
 		probes = []probe.Probe{{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: int32(c.UserPort.V)}}}}
 	}
 	c.Probes.derive(probes)

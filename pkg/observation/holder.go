@@ -26,5 +26,5 @@ type AppRequests struct {
 type HeldRequests struct {
 	Answered time.Time     // time of the last response; zero if there was none
 	Expired  time.Time     // time of the last release of a slot without a response; zero if there was none
-	Waited   time.Duration // time in the user container until Expired
+	Waited   time.Duration // time that this request spent in the user container until Expired
 }

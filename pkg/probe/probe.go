@@ -385,7 +385,7 @@ func (p Port) number() int {
 	return int(n)
 }
 
-// scalar reports whether text is a JSON value other than an object or an array. Error messages only contain scalar
+// scalar reports whether text is a JSON value other than an object or an array. Error messages contain only scalar
 // values, because objects and arrays may contain secrets.
 func scalar(text []byte) bool {
 	t := bytes.TrimSpace(text)

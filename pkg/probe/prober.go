@@ -56,7 +56,7 @@ type Change struct{ Before, Now observation.Readiness }
 
 // A Prober runs the readiness probes of the user container. Its methods are safe for concurrent use.
 //
-// Probes only run after a call to Ready. A run is completed even if all callers have returned.
+// Probes run only after a call to Ready. A run is completed even if all callers have returned.
 type Prober struct {
 	targets  []*target
 	onChange func(Change)

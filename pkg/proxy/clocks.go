@@ -13,7 +13,7 @@ import (
 // include the time in the queue.
 type Clocks struct {
 	Request       time.Duration // maximum duration of the request
-	FirstByteOnly bool          // Request only applies until the response begins
+	FirstByteOnly bool          // Request applies only until the response begins
 	ResponseStart time.Duration // maximum time until the response begins
 	Idle          time.Duration // maximum time between two bytes in either direction
 	Body          time.Duration // maximum time until the next byte of a request body that is being forwarded; applies until the response begins

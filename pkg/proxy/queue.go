@@ -18,8 +18,8 @@ import (
 // the first queued request. A new request therefore cannot get this slot, and running is at its
 // maximum as long as the queue is not empty.
 //
-// An adaptive limit applies to the requests that are running in the user container. Other
-// requests with a slot, such as streams, only count toward maxRunning (docs/promises.md 3.1).
+// An adaptive limit applies to the requests that are running in the user container. Other requests
+// with a slot, such as streams, count only toward maxRunning (docs/promises.md 3.1).
 type Limit struct {
 	maxRunning, maxWaiting int
 
@@ -319,7 +319,7 @@ func resultOf(o *observation.Observation) adapt.Result {
 // exchange before the disconnect, divided by abortTime.
 const abortTime = 8
 
-// heldResult returns the result of a held exchange for an adaptive limit. reason is the reason of
+// heldResult returns the result of a held exchange for an adaptive limit. reason is the reason for
 // the abort. took and held are the durations of the exchange before and after the abort.
 func heldResult(reason observation.Reason, answered bool, took, held time.Duration) adapt.Result {
 	switch {

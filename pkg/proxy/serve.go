@@ -134,7 +134,7 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	}
 	p.Drain.arrive(x, state, fresh)
 	defer p.Drain.leave(state)
-	if fresh { // the statistics only include requests that reset the quiet period
+	if fresh { // the statistics include only requests that reset the quiet period
 		p.Stats.In(o.Start, o.Proxied)
 	}
 	held := false

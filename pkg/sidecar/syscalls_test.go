@@ -40,8 +40,8 @@ const countedRole = "COUNTED_SIDECAR"
 // leaveOut is the environment variable that skips the test on machines that do not permit ptrace.
 const leaveOut = "WITHOUT_PTRACE"
 
-// callNames are the expected system calls in steady state. Other system calls are reported by
-// number.
+// callNames contains the names of the expected system calls in steady state. Other system calls are
+// reported by number.
 var callNames = map[uint64]string{
 	unix.SYS_READ: "read", unix.SYS_WRITE: "write", unix.SYS_READV: "readv", unix.SYS_WRITEV: "writev",
 	unix.SYS_RECVFROM: "recvfrom", unix.SYS_SENDTO: "sendto", unix.SYS_RECVMSG: "recvmsg", unix.SYS_SENDMSG: "sendmsg",
@@ -54,8 +54,8 @@ var callNames = map[uint64]string{
 	unix.SYS_CLOCK_GETTIME: "clock_gettime", unix.SYS_GETRANDOM: "getrandom", unix.SYS_TIMER_SETTIME: "timer_settime",
 }
 
-// scheduling are the system calls of the Go scheduler. Their number depends on elapsed time and on
-// the load of the machine, not on the number of requests.
+// scheduling contains the names of the system calls of the Go scheduler. Their number depends on
+// elapsed time and on the load of the machine, not on the number of requests.
 var scheduling = []string{"futex", "nanosleep", "sched_yield", "madvise", "clone", "tgkill", "getpid", "rt_sigreturn", "clock_gettime"}
 
 func TestRequestSystemCallCount(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// withPair returns a sidecar with the certificate of a directory, and its log.
+// withPair returns a sidecar with the certificate in a directory, and its log.
 func withPair(t *testing.T, dir string) (*sidecar, *observer.ObservedLogs) {
 	t.Helper()
 	core, log := observer.New(zap.InfoLevel)

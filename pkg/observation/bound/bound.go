@@ -59,7 +59,7 @@ const (
 	TLSNoCertificate                         // the client sent no certificate, but one is required
 	TLSBadCertificate                        // the verification of the client certificate failed
 	TLSRejected                              // the client sent an alert, for example because it does not trust the certificate
-	TLSFailed                                // other failed handshakes, such as versions that do not match
+	TLSFailed                                // other handshake failures, such as versions that do not match
 	TLSRecord                                // a TLS record or message after the handshake is not valid
 	NumEvents                                // the number of bounds and client errors
 )

@@ -64,7 +64,7 @@ type Log struct {
 	template *template        // nil means JSON
 	tail     []byte           // last part of each JSON line, with the revision and the closing brace
 	ordinary atomic.Uint64    // number of requests to which Sample applied
-	failures message.Throttle // limits reports about the template
+	failures message.Throttle // limits the rate of reports about the template
 	scratch  sync.Pool        // buffers for lines (*[]byte)
 	writer   *writer
 	lines    *export.Batcher[byte]

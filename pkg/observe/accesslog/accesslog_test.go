@@ -333,7 +333,7 @@ func TestDroppedLinesAreReported(t *testing.T) {
 		var reports []string
 		var ends []uint64
 		l := mustNew(t, Options{
-			Template: "{{.Response.Code}}", // short lines, so that the number of lines is the limit
+			Template: "{{.Response.Code}}", // short lines, so that the number of lines limits the queue
 			Report:   func(err error) { reports = append(reports, err.Error()) },
 			Restored: func(dropped uint64) { ends = append(ends, dropped) },
 		}, w)

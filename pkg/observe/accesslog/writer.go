@@ -17,8 +17,7 @@ import (
 
 const (
 	// maxBytes and maxLines limit the size and the number of the queued lines if the output is not
-	// read. The limits are several times as high as the size and the number of the lines that the
-	// busiest measured sidecar writes in 0.1 s.
+	// read. The busiest measured sidecar writes only a fraction of these limits in 0.1 s.
 	maxBytes = 1 << 20
 	maxLines = 4096
 
@@ -45,7 +44,7 @@ type writer struct {
 // errNotRead is reported if lines were dropped because the queue was full.
 var errNotRead = errors.New("output blocked: timeout")
 
-// newWriter returns a writer of lines to w.
+// newWriter returns a writer that writes lines to w.
 func newWriter(w io.Writer, o *Options) *writer {
 	out := &writer{w: w, writeNow: o.WriteNow}
 	out.dropped.Usual, out.dropped.Restored = errNotRead, o.Restored
@@ -103,7 +102,7 @@ func (w *writer) writeAll(batch []byte) (n int, err error) {
 		for n += w.writeNow(fd, batch[n:]); n < len(batch) && err == nil; {
 			var m int
 			switch m, err = syscall.Write(int(fd), batch[n:]); {
-			case errors.Is(err, syscall.EAGAIN): // the runtime waits for a non-blocking file
+			case errors.Is(err, syscall.EAGAIN): // the runtime waits until the non-blocking file is writable
 				err = nil
 				return false
 			case errors.Is(err, syscall.EINTR):

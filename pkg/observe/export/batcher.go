@@ -133,8 +133,8 @@ func (b *Batcher[T]) Close(ctx context.Context) (lost uint64, err error) {
 	return lost, context.Cause(ctx)
 }
 
-// run writes batches until Close is called. During traffic, the goroutine only wakes when a delay ends
-// or a batch is full, because a wakeup for each message would need more CPU time than the message.
+// run writes batches until Close is called. During traffic, the goroutine wakes only when a delay ends or a batch is
+// full, because a wakeup for each message would need more CPU time than the message.
 func (b *Batcher[T]) run() {
 	defer close(b.done)
 	defer b.cancel(nil)

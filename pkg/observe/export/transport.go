@@ -61,7 +61,7 @@ type Target struct {
 	Endpoint string        // URL, or host:port, which means plain text for an IP address and TLS for a host name
 	Header   http.Header   // sent with each export; may contain secrets
 	Timeout  time.Duration // maximum duration of one attempt; 0 means 10 s
-	TLS      *tls.Config   // for https endpoints; nil means the system roots
+	TLS      *tls.Config   // used for https endpoints; nil means the default configuration with the system roots
 	Signal   Signal
 	Resource Resource // provides the version for User-Agent, and the pod IP for the check of OwnPorts
 	OwnPorts []int    // ports of this process; New returns an error for an endpoint with such a port
@@ -339,9 +339,8 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 	return 0, r
 }
 
-// gRPC status codes that OTLP defines as retryable (OTLP 1.x, "Failures"). RESOURCE_EXHAUSTED is not
-// included, because it is only retryable if the status details contain RetryInfo, which call does not
-// parse.
+// gRPC status codes that OTLP defines as retryable (OTLP 1.x, "Failures"). RESOURCE_EXHAUSTED is not included, because
+// it is retryable only if the status details contain RetryInfo, which call does not parse.
 const (
 	grpcCancelled        = 1
 	grpcDeadlineExceeded = 4

@@ -141,7 +141,7 @@ func (m *Metrics) Handler() http.Handler { return m.handler }
 // Observe records a completed request. It does not lock or allocate, except for the first request with a new
 // set of labels.
 //
-// Excluded requests are ignored (docs/promises.md 3.10). Kubelet probes are only counted in their own metric.
+// Excluded requests are ignored (docs/promises.md 3.10). Kubelet probes are counted only in their own metric.
 func (m *Metrics) Observe(o *observation.Observation) {
 	switch {
 	case m == nil || o.Excluded:

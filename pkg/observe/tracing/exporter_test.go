@@ -16,7 +16,7 @@ import (
 // A wire records the exports of an exporter. It uses the clock of the synctest bubble.
 type wire struct {
 	sizes   []int                     // number of spans in each batch
-	at      []time.Duration           // time of each batch after the first one
+	at      []time.Duration           // time of each batch, measured from the first batch
 	began   time.Time                 // time of the first batch
 	wait    func(ctx context.Context) // called before each response; may be nil
 	answer  func(try int) error       // returns the response to an attempt; may be nil

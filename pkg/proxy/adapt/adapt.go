@@ -1,8 +1,8 @@
 // Package adapt finds the concurrency limit of an application while it runs.
 //
-// A [Limiter] counts the requests that hold a slot. The adaptive limit applies to the requests
-// that are running in the application. Streams, requests that wait for their client, and requests
-// that take at least 10 times the typical application time only count toward the ceiling.
+// A [Limiter] counts the requests that hold a slot. The adaptive limit applies to the requests that
+// are running in the application. Streams, requests that wait for their client, and requests that
+// take at least 10 times the typical application time count only toward the ceiling.
 //
 // A new limiter doubles the limit as long as the goodput grows with the limit. Then it compares
 // the chosen limit, which is called the base, with a candidate. The two limits alternate, and
@@ -196,8 +196,8 @@ func (c *controller) advance(now time.Time) {
 	c.at = now
 }
 
-// done records that a request ended with the result r after the application time d. sampled is false
-// if the request was a long request. Such a request is only recorded if r is Unfinished.
+// done records that a request ended with the result r after the application time d. sampled is
+// false if the request was a long request. Such a request is recorded only if r is Unfinished.
 //
 // An application time above maxTimes times the mean is reduced to this value, but not below
 // minWindow. Otherwise a few slow requests could determine the result.

@@ -182,7 +182,7 @@ func TestLimitStaysWithinBounds(t *testing.T) {
 	}
 }
 
-// actOnLimiter calls random methods of l and updates running, the slots of the running requests.
+// actOnLimiter calls random methods of l and updates running, which contains the slots of the running requests.
 func actOnLimiter(l *Limiter, now time.Time, rng *rand.Rand, running *[]*Slot) {
 	if l.Free() && rng.IntN(3) > 0 {
 		s := &Slot{}

@@ -40,7 +40,7 @@ type Slot struct {
 	prev, next *Slot         // links in the list of [Limiter]; used if exempt is Counted
 }
 
-// An Exemption is the reason why a request only counts towards the ceiling.
+// An Exemption is the reason why a request counts only toward the ceiling.
 type Exemption uint8
 
 // Values of [Exemption].

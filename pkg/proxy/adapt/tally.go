@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A tally contains the limit and the sums of one or more windows with this limit. The fields good, failed and
-// late only include responses that ended while the limit was reached, because other responses do not depend on
-// the limit. Requests that ended because of a timeout are counted as responses with an error.
+// A tally contains the limit and the sums of one or more windows with this limit. The fields good, failed and late
+// include only responses that ended while the limit was reached, because other responses do not depend on the limit.
+// Requests that ended because of a timeout are counted as responses with an error.
 type tally struct {
 	limit      int
 	lasted     float64 // duration of the windows in seconds

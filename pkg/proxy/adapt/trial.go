@@ -142,13 +142,13 @@ const (
 
 // A search contains the state from which the next candidate is chosen.
 type search struct {
-	direction direction // of the next candidate
+	direction direction // direction of the next candidate
 	step      float64   // step to a higher candidate, and maximum step if far is true
 	finest    float64   // step to a lower candidate, and minimum of step; depends on the spread of the application times
 	far       bool      // the next lower candidate is computed from lowest
 	rejected  int       // number of consecutive candidates with the finest step that were rejected
 	found     bool      // neither neighbor of the base is better
-	compared  [2]bool   // by direction; whether a candidate was rejected or did not exist since the base last changed
+	compared  [2]bool   // by direction; whether, since the base last changed, a candidate was rejected or there was none
 	lowest    lowest
 
 	// The pauses between trials and the ends of these pauses, by direction. The pauses apply after the
