@@ -54,7 +54,7 @@ func TestAutoDetectionSelectsProtocol(t *testing.T) {
 	for _, v := range []struct {
 		id               string
 		auto             bool
-		status1, status2 int // 0 means not supported
+		status1, status2 int // 0 means that the protocol is not supported
 		word             observation.ReadinessWord
 		code             int
 		hits             []string // requests of two attempts

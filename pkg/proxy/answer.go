@@ -36,7 +36,7 @@ const retryAfter = "1"
 // field distinguishes it from a response from the user container (RFC 9209; docs/promises.md 3.6).
 type answer struct {
 	status int
-	body   string             // "" for gRPC
+	body   string             // empty for a gRPC call
 	reason observation.Reason // OK for a successful response to a probe
 	hash   string             // value of K-Network-Hash; "" if there is no such field
 	grpc   int                // grpc-status, sent in a response without a body; -1 if the request is not a gRPC call

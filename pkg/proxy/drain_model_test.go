@@ -90,7 +90,7 @@ const (
 type request struct {
 	transport.Exchange
 	state   RequestState
-	counts  bool // resets the quiet period
+	counts  bool // the request resets the quiet period
 	where   place
 	since   int // arrival time
 	woken   bool

@@ -50,7 +50,7 @@ type Proxy struct {
 // tools (docs/promises.md 3.10). The zero value excludes nothing.
 type Exclude struct {
 	Paths      []string // exact paths, or prefixes that end in '*'
-	UserAgents []string // prefixes
+	UserAgents []string // prefixes of User-Agent
 }
 
 // A Trace is the trace of one request. The methods are not called concurrently or after End. Their

@@ -70,7 +70,7 @@ func (n Name) IsError() bool { return n >= NumNames }
 // An Object is a type of object that is closed, reset or rejected because of a bound or a client error.
 type Object string
 
-// The objects.
+// Values of Object.
 const (
 	Connection Object = "connection"
 	Stream     Object = "stream"

@@ -34,7 +34,7 @@ type entry struct {
 type response struct {
 	Code    int
 	Size    int64   // length of the content in bytes
-	Latency float64 // seconds
+	Latency float64 // in seconds
 }
 
 // A template formats lines in the template language of Knative. It is safe for concurrent use.

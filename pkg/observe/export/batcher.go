@@ -43,7 +43,7 @@ type BatcherOptions[T any] struct {
 type Batcher[T any] struct {
 	options BatcherOptions[T]
 	dropped atomic.Uint64
-	ctx     context.Context // context of Write
+	ctx     context.Context // context passed to Write
 	cancel  context.CancelCauseFunc
 	wake    chan struct{} // buffers one wakeup for the first message and one for a full batch; closed by Close
 	done    chan struct{} // closed when the goroutine exits

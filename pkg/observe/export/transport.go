@@ -26,7 +26,7 @@ import (
 // configuration.
 type Protocol string
 
-// The protocols.
+// Values of Protocol.
 const (
 	None     Protocol = "none"
 	Zipkin   Protocol = "zipkin"        // Zipkin v2 API, JSON over HTTP; spans only
@@ -38,8 +38,8 @@ const (
 
 // A Signal is an OTLP signal.
 type Signal struct {
-	path   string // for OTLP/HTTP
-	method string // for OTLP/gRPC
+	path   string // URL path for OTLP/HTTP
+	method string // path of the method for OTLP/gRPC
 }
 
 // The signals.
@@ -52,7 +52,7 @@ const (
 	zipkinPath = "/api/v2/spans"
 
 	defaultTimeout = 10 * time.Second // the OpenTelemetry default
-	maxAfter       = giveUp           // maximum for Retry-After
+	maxAfter       = giveUp           // maximum delay from Retry-After
 )
 
 // A Target is the destination for one signal.
@@ -121,7 +121,7 @@ func New(t Target) (Sender, func(), error) {
 	export, proxied := e.post, true
 	var protocols http.Protocols
 	protocols.SetHTTP1(t.Protocol != OTLPGRPC)
-	protocols.SetHTTP2(true) // over TLS
+	protocols.SetHTTP2(true) // used only over TLS
 	switch t.Protocol {
 	case OTLPGRPC:
 		protocols.SetUnencryptedHTTP2(true)

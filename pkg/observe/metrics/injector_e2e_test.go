@@ -23,7 +23,7 @@ import (
 
 // An injector is a process of the command "injector serve".
 type injector struct {
-	reviews, metrics string // addresses
+	reviews, metrics string // addresses for admission reviews and metrics
 	client           *http.Client
 }
 

@@ -35,7 +35,7 @@ const (
 // them can be canceled, the new scrape fails.
 type scrapes struct {
 	handler   http.Handler
-	free      sync.Pool       // of *page
+	free      sync.Pool       // contains *page
 	pages     *fair.Semaphore // each slot is a byte of a page
 	rendering *fair.Semaphore
 	typical   atomic.Int64 // expected number of bytes of the next page

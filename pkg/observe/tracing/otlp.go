@@ -75,7 +75,7 @@ func otlpKind(kind int) uint64 {
 	case trace.SpanKindClient:
 		return 3
 	}
-	return 1 // internal
+	return 1 // SPAN_KIND_INTERNAL
 }
 
 // otlpFlags returns the flags of a span. It also checks the parent ID, because HasRemoteParent is set in each

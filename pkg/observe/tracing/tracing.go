@@ -26,7 +26,7 @@ import (
 // formats are supported: W3C has precedence over B3, and B3 over the single B3 header.
 type Formats uint8
 
-// The formats. If none is set, the fields of the client are forwarded unchanged.
+// Values of Formats. If none is set, the fields of the client are forwarded unchanged.
 const (
 	inW3C      Formats = 1 << iota // traceparent; tracestate is forwarded unchanged
 	inB3                           // X-B3-*

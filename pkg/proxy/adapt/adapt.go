@@ -48,7 +48,7 @@ const MaxLimit = 1000
 // enough that the first windows contain enough responses.
 const firstLimit = 4
 
-// Bounds of a window.
+// Constants that determine when a window begins and ends.
 const (
 	minWindow  = 250 * time.Millisecond // minimum duration; longer than the pauses of most garbage collectors
 	maxWindow  = 5 * time.Second        // maximum duration, unless maxTimes allows a longer window
@@ -108,7 +108,7 @@ type controller struct {
 	window  tally
 	took    float64 // moving average of the application time in seconds; 0 means unknown
 
-	counted int           // requests that count toward the limit
+	counted int           // number of requests that count toward the limit
 	at      time.Time     // time of the last event, up to which the window is computed
 	waited  time.Duration // how long the first queued request has waited; 0 means that the queue is empty
 	longest time.Duration // recent maximum of waited

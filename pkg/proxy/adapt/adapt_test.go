@@ -334,7 +334,7 @@ func BenchmarkRequest(b *testing.B) {
 
 // poll runs 20 clients, each of which sends n polls of 4 s, and a client with requests of 10 ms.
 func poll(l *Limiter, now time.Time, n int) time.Time {
-	const polls, other = 1, 2 // paths
+	const polls, other = 1, 2 // hashes of the paths
 	slots := make([]Slot, 20)
 	for range n {
 		for i := range slots {

@@ -71,8 +71,8 @@ func (s *Slot) Exemption() Exemption {
 // Its methods must not be called concurrently.
 type Limiter struct {
 	controller controller
-	running    int // requests that hold a slot
-	counted    int // requests that count toward the adaptive limit
+	running    int // number of requests that hold a slot
+	counted    int // number of requests that count toward the adaptive limit
 
 	oldest, newest *Slot         // list of all requests except streams and long requests
 	longAfter      time.Duration // application time after which a request is long

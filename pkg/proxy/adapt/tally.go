@@ -13,15 +13,15 @@ type tally struct {
 	lasted     float64 // duration of the windows in seconds
 	busy       float64 // seconds with at least one request
 	full       float64 // seconds with the limit reached
-	good       float64 // successful responses while the limit was reached
-	failed     float64 // errors while the limit was reached
-	late       float64 // responses to disconnected clients while the limit was reached
-	unfinished float64 // requests that ended before the application responded
+	good       float64 // number of successful responses while the limit was reached
+	failed     float64 // number of errors while the limit was reached
+	late       float64 // number of responses to disconnected clients while the limit was reached
+	unfinished float64 // number of requests that ended before the application responded
 
-	responses  float64 // all responses, including errors
+	responses  float64 // number of all responses, including errors
 	slots      float64 // integral of the number of counted requests over time, in request-seconds
 	held       float64 // sum of the application times of requests that ended or became long, in seconds
-	exempt     float64 // requests that became long
+	exempt     float64 // number of requests that became long
 	exemptTime float64 // sum of the application times of requests that became long, in seconds; part of the field time
 
 	// The following fields also include errors that occurred while the limit was not reached.
@@ -182,7 +182,7 @@ func (t *tally) typical() (log, variance float64) {
 // A lowest estimates the mean without load. It contains the lowest recent mean and the limit at which this mean was
 // measured. A higher mean replaces it only if the higher mean was measured at a lower limit or at about the same limit.
 type lowest struct {
-	mean  float64   // in seconds; 0 means unknown
+	mean  float64   // lowest recent mean in seconds; 0 means unknown
 	limit int       // the limit at which mean was measured
 	at    time.Time // when mean was measured
 }

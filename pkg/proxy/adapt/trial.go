@@ -18,7 +18,7 @@ const (
 	stepOfSpread = 0.16
 )
 
-// Constants of the decision.
+// Constants for the decision whether a candidate is better.
 const (
 	// A higher limit is better if its logarithm grows by x and the logarithm of the goodput grows by
 	// more than timeWeight * x. In terms of the exponent w in the package comment, timeWeight is
