@@ -124,7 +124,7 @@ func (l *handshakes) accept() {
 	}
 }
 
-// hand passes a to a call to Accept. It returns false if the listener is closed first.
+// hand passes the result a to Accept. It returns false if the listener is closed first.
 func (l *handshakes) hand(a accepted) bool {
 	select {
 	case l.done <- a:

@@ -75,6 +75,6 @@ func (r Reason) IsApp() bool { return reasons[r].app }
 // String returns the word of the reason.
 func (r Reason) String() string { return reasons[r].word }
 
-// Status returns the HTTP status of the reason. The status 499 is only used in logs, because the
+// Status returns the HTTP status of the reason. The status 499 is used only in logs, because the
 // client has disconnected.
 func (r Reason) Status() int { return reasons[r].status }

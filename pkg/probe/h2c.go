@@ -13,7 +13,7 @@ import (
 // does not pass. After a probe has passed, later attempts use only its protocol until an attempt fails
 // (docs/promises.md 2.3). Both probes send the same request with the header fields that the user configured.
 //
-// The probe over h2c has half of the timeout, because an HTTP/1.1 application may not respond to the HTTP/2 preface.
+// The probe over h2c has half of the timeout, because an HTTP/1.1 application might not respond to the HTTP/2 preface.
 // It has the whole timeout if the application has responded with an HTTP/2 frame.
 //
 // The detection in package http1client cannot be used, because a probe must send the request that the user configured,

@@ -163,7 +163,7 @@ func TestInAppReturnsLastHeldRequests(t *testing.T) {
 	})
 }
 
-// A request can end while Holders reads its method and path. The test can only fail with the race
+// A request can end while Holders reads its method and path. The test can fail only with the race
 // detector.
 func TestHoldersIsSafeWhileRequestsEnd(t *testing.T) {
 	h := newTestProxy()

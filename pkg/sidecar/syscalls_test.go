@@ -209,7 +209,7 @@ func (c *callCounter) removeThread(tid int) {
 }
 
 // rest waits until all threads are idle. The next request then arrives when all reads have returned
-// EAGAIN, so that the number of system calls does not depend on the load of the machine.
+// EAGAIN, so the number of system calls does not depend on the load of the machine.
 func (c *callCounter) rest() error {
 	late := false
 	bound := time.AfterFunc(harness.Patience, func() {

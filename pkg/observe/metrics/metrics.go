@@ -133,9 +133,9 @@ func New(o Options) (*Metrics, error) {
 	return m, nil
 }
 
-// Handler returns a handler that serves /metrics for GET and HEAD, and 404 for other paths. The Accept field
-// selects the Prometheus text format, the protobuf format or OpenMetrics. With [Options.Merge], the metrics of
-// the user container are appended, and the protobuf format is only used if the user container supports it.
+// Handler returns a handler that serves /metrics for GET and HEAD, and 404 for other paths. The Accept field selects
+// the Prometheus text format, the protobuf format or OpenMetrics. With [Options.Merge], the metrics of the user
+// container are appended, and the protobuf format is used only if the user container supports it.
 func (m *Metrics) Handler() http.Handler { return m.handler }
 
 // Observe records a completed request. It does not lock or allocate, except for the first request with a new

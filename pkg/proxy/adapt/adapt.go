@@ -397,7 +397,7 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 // average number of these requests is tried as the limit for one window instead.
 //
 // The base does not change if it is at most firstLimit or if all responses are errors, because the
-// load may not be the cause of the errors.
+// load might not be the cause of the errors.
 func (c *controller) lowerUnreached(now time.Time, w *tally) {
 	limit := max(int(w.slots/w.lasted), firstLimit, c.min)
 	switch {

@@ -33,8 +33,8 @@ const (
 	// the higher limit is considered the cause of the errors.
 	errorDrop = 0.05
 
-	// If the goodput grows in proportion to the limit, and its logarithm grows by at least fullGain,
-	// an increase in the errors does not matter.
+	// If the goodput grows in proportion to the limit, and the logarithm of the goodput grows by at
+	// least fullGain, an increase in the errors does not matter.
 	fullGain = 0.3
 
 	certainUp   = 2.5  // number of standard errors by which the powers must differ to end a trial of a higher limit early
@@ -143,8 +143,8 @@ const (
 // A search contains the state from which the next candidate is chosen.
 type search struct {
 	direction direction // direction of the next candidate
-	step      float64   // step to a higher candidate, and maximum step if far is true
-	finest    float64   // step to a lower candidate, and minimum of step; depends on the spread of the application times
+	step      float64   // step to a higher candidate, and maximum step to a lower candidate if far is true
+	finest    float64   // step to a lower candidate, and lower bound of the field step; depends on the spread of the application times
 	far       bool      // the next lower candidate is computed from lowest
 	rejected  int       // number of consecutive candidates with the finest step that were rejected
 	found     bool      // neither neighbor of the base is better
@@ -179,7 +179,7 @@ func (s *search) moved() {
 	s.pressed, s.compared = time.Time{}, [2]bool{}
 }
 
-// pauses reports whether no candidate may be tried in the current direction yet.
+// pauses reports whether the search must wait before it tries a candidate in the current direction.
 func (c *controller) pauses(now time.Time) bool {
 	s := &c.search
 	if s.direction == up && c.base+1 == s.failing && now.Before(s.failingUntil) {
@@ -255,7 +255,7 @@ func (c *controller) candidate() int {
 	}
 	step := s.finest
 	if c.trial.base.mostFailed() {
-		// A small step may not change the share of errors.
+		// A small step might have no effect on the share of errors.
 		step = failedStep
 	} else if s.far && !s.found && s.lowest.mean > 0 {
 		// If the mean were the lowest mean, the limit at this distance would have the same goodput as the base. The

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Protobuf tags (number<<3 | wire type) of the fields in Knative's message Stat. Field 7, timestamp, is only used
+// Protobuf tags (number<<3 | wire type) of the fields in Knative's message Stat. Field 7, timestamp, is used only
 // inside the autoscaler.
 const (
 	tagPodName            = 1<<3 | 2
