@@ -10,9 +10,8 @@ package bound
 // values of a metric.
 type Name uint8
 
-// The bounds. Names that start with App limit the user container, names that start with Port
-// limit clients of the ports for statistics, metrics, hooks and status, and all others limit
-// clients.
+// The bounds. Names that start with App limit the user container. Names that start with Port limit
+// clients of the ports for statistics, metrics, hooks and status. All other names limit clients.
 const (
 	ControlFrames       Name = iota // number of HTTP/2 frames without content, such as PING
 	UnreadReplies                   // size of the replies to HTTP/2 frames that the client does not read

@@ -89,11 +89,10 @@ func (w *writer) write(ctx context.Context, batch []byte, lines int) (lost int) 
 	return lost
 }
 
-// writeAll writes a batch. If w is a file, the first write does not block and does not notify the Go
-// scheduler. Otherwise the scheduler would wake its monitor thread, which would take the processor from
-// this thread during a system call of more than 20 microseconds, such as most writes to a pipe. The rest
-// of the batch may start inside a line. Therefore writeAll writes the rest before any other writer can
-// use the file.
+// writeAll writes a batch. If w is a file, the first write does not block and does not notify the Go scheduler.
+// Otherwise the scheduler would wake its monitor thread. The monitor thread would take the processor from this thread
+// during a system call of more than 20 microseconds, such as most writes to a pipe. The rest of the batch may start
+// inside a line. Therefore writeAll writes the rest before any other writer can use the file.
 func (w *writer) writeAll(batch []byte) (n int, err error) {
 	if w.file == nil {
 		return w.w.Write(batch)

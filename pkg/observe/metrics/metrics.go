@@ -49,7 +49,7 @@ type Options struct {
 type Gauges struct {
 	Load            func() (running, waiting int)              // number of requests in the user container and in the queue
 	OldestWaiter    func() time.Time                           // arrival time of the first request in the queue; zero if the queue is empty
-	Limit           func() (running, waiting int)              // maximum of Load; if running is 0, there is no limit and waiting is undefined
+	Limit           func() (running, waiting int)              // maximum results of Load; if running is 0, there is no limit and waiting is undefined
 	Adaptive        func() (observation.LimitState, bool)      // state of an adaptive limit; false if the limit is fixed
 	Ready           func() (ready, probed bool, reason string) // result of the readiness probes, and one of NotReadyReasons if they fail; probed is false before the first result
 	AppHangs        func() bool                                // whether the status page reports that the application does not respond

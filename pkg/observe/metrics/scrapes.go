@@ -29,10 +29,10 @@ const (
 // scrapes serves the metrics at path. A page is rendered into memory and then sent. Therefore a scraper that
 // does not read the page uses memory, but does not prevent other pages from being rendered.
 //
-// If the pages of other scrapes leave no memory, the server selects the oldest page of the client with the most
-// bytes, and cancels this page if the server began to send it at least takeTime ago. Otherwise, the new scrape
-// waits. If a client has maxPerClient scrapes, only its own pages can be canceled for a new scrape. If none of
-// them can be canceled, the new scrape fails.
+// If the pages of other scrapes leave no memory, the server selects the oldest page of the client with the most bytes.
+// It cancels this page if it began to send the page at least takeTime ago. Otherwise, the new scrape waits. If a client
+// has maxPerClient scrapes, only its own pages can be canceled for a new scrape. If none of them can be canceled, the
+// new scrape fails.
 type scrapes struct {
 	handler   http.Handler
 	free      sync.Pool       // contains *page

@@ -111,7 +111,7 @@ func TestSettledLimitNeedsBothComparisons(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings Settings
 		least    int
-		missing  string // part of State.Missing; empty if the limit is settled
+		missing  string // substring of State.Missing; empty if the limit is settled
 	}{
 		"between the bounds": {Settings{Max: 50}, 10, ""},
 		"at the ceiling":     {Settings{Max: 6}, 6, "maximum"},

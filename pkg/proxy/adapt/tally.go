@@ -206,7 +206,7 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 // sum is replaced with 0 (Page, 1954).
 type watch struct {
 	expected        float64 // expected mean in seconds; 0 means unknown
-	longer, shorter float64 // sums of the deviations of the logarithm of the mean
+	longer, shorter float64 // sums of the logarithmic deviations from the expected mean
 }
 
 // note adds a window. It reports whether the mean has changed, and returns the direction of the

@@ -25,8 +25,8 @@ const (
 	// w / (1 + w).
 	timeWeight = 0.08
 
-	// errorWeight is the weight of the logarithm of the share of successful responses. The weight of
-	// the logarithm of the goodput is 1.
+	// errorWeight is the weight of log(share of successful responses), relative to the weight 1 of
+	// log(goodput).
 	errorWeight = 2
 
 	// If the logarithm of the share of successful responses decreases by more than errorDrop,
@@ -92,7 +92,7 @@ type trial struct {
 
 	// The following fields contain sums over pairs of consecutive windows. The difference of a pair
 	// is the difference between the logarithms of the two means.
-	pairs, diffs, squares float64 // number of pairs, differences, squares of the differences
+	pairs, diffs, squares float64 // number of pairs, and the sums of the differences and of their squares
 }
 
 func (t *trial) addBase(w *tally) {
