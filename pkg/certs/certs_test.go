@@ -121,7 +121,7 @@ func certPEM(c *x509.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 }
 
-// client returns a client configuration that trusts a and sends the shown certificate, if any.
+// client returns a client configuration that trusts a and sends the given certificates, if any.
 func (a *authority) client(shown ...tls.Certificate) *tls.Config {
 	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "app.example", NextProtos: []string{"h2", "http/1.1"}, Certificates: shown}
 	c.RootCAs.AddCert(a.cert)
@@ -466,7 +466,7 @@ func TestReadFilesDuringSecretUpdate(t *testing.T) {
 			t.Errorf("exchange before read %d: got %v, want a pair that matches", before, err)
 			continue
 		}
-		wanted := "old" // if the update was after the last read
+		wanted := "old" // expected if the update was after the last read
 		if before < reads {
 			wanted = "new"
 		}

@@ -132,9 +132,9 @@ type authorities struct {
 	sum  [sha256.Size]byte
 }
 
-// readAuthorities reads a PEM file with at least one certificate. It returns an error if any
-// certificate is invalid. If it ignored an invalid certificate, the clients of this authority would be
-// rejected without an error in the log. If the file has not changed, readAuthorities returns old.
+// readAuthorities reads a PEM file with at least one certificate. It returns an error if any certificate is invalid.
+// Otherwise, clients of an authority with an invalid certificate would be rejected without an error in the log. If the
+// file has not changed, readAuthorities returns old.
 func readAuthorities(path string, old *authorities) (*authorities, error) {
 	text, err := read(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// This file implements reading of regular files up to a maximum size.
+// This file reads regular files up to a maximum size.
 
 package certs
 

@@ -601,7 +601,7 @@ func TestReadWarnsAboutSettingsWithoutEffect(t *testing.T) {
 	}
 }
 
-// The certificate can be created after the start. The default directory usually does not exist.
+// The certificate can be created after startup. The default directory usually does not exist.
 func TestLoadWarnsAboutEmptyCertificateDirectory(t *testing.T) {
 	empty, one := t.TempDir(), t.TempDir()
 	harness.NoError(t, os.WriteFile(one+"/tls.key", nil, 0o600))

@@ -62,11 +62,11 @@ func Default() *Config {
 	return c
 }
 
-// A reading is the state of Read and Load.
+// A reading is the state of one call to Read or Load.
 type reading struct {
 	c        *Config
 	fields   []*field
-	values   map[string]string // environment
+	values   map[string]string // variables of the environment
 	problems Errors
 }
 
@@ -170,7 +170,7 @@ func (f *field) decode(name, text string) {
 		f.warn("%s: %s: ignored, because Kubernetes set it for the Service %s", name, quote(text), linkedService(name))
 		return
 	}
-	var several interface{ Unwrap() []error } // an error of errors.Join
+	var several interface{ Unwrap() []error } // result of errors.Join
 	switch err := f.parse(text); {
 	case err == nil:
 		f.at().from = name
@@ -200,7 +200,7 @@ func (f *field) quote(text string) string {
 	return quote(text)
 }
 
-// A fieldType is a setting in the type Config.
+// A fieldType describes a setting in the type Config.
 type fieldType struct {
 	reflect.StructField
 

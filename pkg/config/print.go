@@ -65,7 +65,7 @@ func (c *Config) Values() iter.Seq2[string, string] {
 // value that was ignored or changed.
 //
 // If c was returned by [Load] and hasCertificate is false, Warnings checks whether the certificate directory contains a
-// certificate. The warning about a missing certificate is the first one, because queue-proxy why can omit the last
+// certificate. The warning about a missing certificate is the first one, because `queue-proxy why` can omit the last
 // warnings.
 func (c *Config) Warnings(hasCertificate bool) []string {
 	if hasCertificate {
@@ -94,7 +94,7 @@ func (c *Config) settingsToWrite(changedOnly bool) []Setting {
 // warnings. If changedOnly is set, it omits the settings that are unset and have their default values. It
 // ignores write errors.
 func (c *Config) Write(w io.Writer, changedOnly bool, warnings []string) {
-	const widest = 40 // characters; a longer value does not determine the column width
+	const widest = 40 // in characters; longer values do not determine the column width
 	settings := c.settingsToWrite(changedOnly)
 	names, values := 0, 0
 	for i := range settings {

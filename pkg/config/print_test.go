@@ -163,7 +163,7 @@ func TestReadErrorTruncatesLongValue(t *testing.T) {
 	}
 }
 
-// The output of queue-proxy why can omit the last warnings.
+// The output of `queue-proxy why` can omit the last warnings.
 func TestWarningAboutCertificateIsFirst(t *testing.T) {
 	c := read(t, "TLS_CERT_DIR", t.TempDir(), "QUEUE_DEPTH", "5")
 	c.ownFiles = true
@@ -231,7 +231,7 @@ func TestWriteChangedOmitsDerivedDefaults(t *testing.T) {
 	for _, c := range []struct{ vars, want []string }{
 		{nil, nil},
 		{[]string{"CONTAINER_CONCURRENCY", "2"}, []string{"CONTAINER_CONCURRENCY", "QUEUE_DEPTH"}},
-		{[]string{"USER_PORT", "8080"}, []string{"USER_PORT"}}, // a default that a variable sets
+		{[]string{"USER_PORT", "8080"}, []string{"USER_PORT"}}, // the variable is set to its default
 		{[]string{"USER_PORT", "3000"}, []string{"USER_PORT", "SERVING_READINESS_PROBE"}},
 	} {
 		harness.Equal(t, names(read(t, c.vars...)), c.want, c.vars)

@@ -38,7 +38,7 @@ func shown(f *field) string {
 // quote quotes a value for an error message and truncates it to 120 bytes. If the value is a URL, quote
 // hides the secrets in it, because a user may set the wrong variable to an endpoint.
 func quote(text string) string {
-	const maxLen = 120 // bytes
+	const maxLen = 120 // in bytes
 	if strings.Contains(text, "://") {
 		text = redactURL(text)
 	}
@@ -58,7 +58,7 @@ func redactURL(text string) string {
 		scheme, rest, found = "", text, false
 	}
 	u, err := url.Parse("//" + rest)
-	if err != nil || strings.Contains(u.RawQuery+u.Fragment, "@") { // a password that contains ? or #
+	if err != nil || strings.Contains(u.RawQuery+u.Fragment, "@") { // a password may contain ? or #
 		return hidden
 	}
 	redacted := u.Host + u.EscapedPath()

@@ -26,7 +26,7 @@ type ObservabilityConfig struct {
 	RequestMetrics        struct {
 		Protocol       string        `json:"protocol"` // prometheus, none, or an OTLP protocol
 		Endpoint       string        `json:"endpoint"`
-		ExportInterval time.Duration `json:"exportInterval"` // nanoseconds
+		ExportInterval time.Duration `json:"exportInterval"` // in nanoseconds
 	} `json:"requestMetrics"`
 	Tracing struct {
 		Protocol     string  `json:"protocol"` // none, stdout, zipkin, or an OTLP protocol

@@ -52,7 +52,7 @@ func (c *Config) derive() {
 	c.RequestTimeoutScope.derive(scope)
 	var probes []probe.Probe
 	if !c.OnKnative.V {
-		// An aggressive TCP probe (docs/promises.md 2.1).
+		// The default is an aggressive TCP probe (docs/promises.md 2.1).
 		probes = []probe.Probe{{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: int32(c.UserPort.V)}}}}
 	}
 	c.Probes.derive(probes)
@@ -62,9 +62,8 @@ func (c *Config) derive() {
 	c.MetricsHost.derive(host)
 }
 
-// defaultDeadline returns the default of DrainDeadline (docs/promises.md 3.5). In Knative, the grace
-// period is equal to the request timeout. If the request timeout is less than 4 s, the drain takes half of
-// it, but at most 1 s.
+// defaultDeadline returns the default of DrainDeadline (docs/promises.md 3.5). In Knative, the grace period is equal to
+// the request timeout. If the request timeout is less than 4 s, the drain takes half of this timeout, but at most 1 s.
 func (c *Config) defaultDeadline() time.Duration {
 	timeout := c.RequestTimeout.V
 	if !c.OnKnative.V || timeout == 0 {
@@ -154,7 +153,7 @@ func (in *reading) validatePorts() {
 			if other.V != p.V {
 				continue
 			}
-			// Knative allows this. It works if there is no certificate.
+			// Knative allows the same port, which works if there is no certificate.
 			if p == &c.TLSPort && other == &c.UserPort {
 				in.warn("%s: %s: the port is also used by %s; TLS is not served", p.Name(), quote(p.String()), other.Name())
 				continue

@@ -43,7 +43,7 @@ func (v *Value[T]) derive(to T) {
 // An origin records the source of a value. It is small because envconfig copies each value and each
 // section several times.
 type origin struct {
-	field *field // field of the original Config, also in a copy
+	field *field // field of the original Config, even in a copy of the origin
 	from  string // variable that contained the value, or ""
 }
 

@@ -54,12 +54,11 @@ type Options struct {
 	// time, and halved, down to MinPatience, when one of these other slots is revoked.
 	MinPatience, MaxPatience time.Duration
 
-	// Newest reverses the order by idle time, so that the slot that has been idle for the shortest time
-	// is revoked first.
+	// If Newest is set, the slot that has been idle for the shortest time is revoked first.
 	Newest bool
 }
 
-// A Request is a request for a slot.
+// A Request contains the parameters of [Semaphore.Acquire].
 type Request struct {
 	Client netip.Addr
 	Weight int // number of slots that the request uses; 0 means 1. A sole holder may use more than Options.Slots
@@ -285,7 +284,7 @@ func (s *Semaphore) fewest() (c *client) {
 	return c
 }
 
-// advanceLater schedules a call to advance after the time wait. s.mu must be held.
+// advanceLater schedules a call to advance after the given time. s.mu must be held.
 func (s *Semaphore) advanceLater(wait time.Duration) {
 	if s.timer != nil {
 		s.timer.Reset(wait)

@@ -28,7 +28,7 @@ type Handshakes struct {
 	// The count can include bytes after the handshake.
 	Bytes int
 
-	// Time is the maximum time of a handshake.
+	// Time is the maximum duration of a handshake.
 	Time time.Duration
 
 	// Bounds records the connections that are closed because of Max, Bytes or Time. It may be nil.
@@ -124,7 +124,7 @@ func (l *handshakes) accept() {
 	}
 }
 
-// hand passes a to a call of Accept. It returns false if the listener is closed first.
+// hand passes the result a to Accept. It returns false if the listener is closed first.
 func (l *handshakes) hand(a accepted) bool {
 	select {
 	case l.done <- a:

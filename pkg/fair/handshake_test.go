@@ -146,7 +146,7 @@ func TestHandshakeTimeout(t *testing.T) {
 func TestCloseStopsIncompleteHandshakes(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(*fair.Handshakes) {})
-	if _, err := g.client(t); err != nil { // the listener now accepts
+	if _, err := g.client(t); err != nil { // the listener has begun to accept connections
 		t.Fatal(err)
 	}
 	half := dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")

@@ -74,8 +74,8 @@ func bare(conn net.Conn) net.Conn {
 	}
 }
 
-// came counts the received bytes b. It returns false if the incomplete header has more than maxLines
-// lines.
+// came records that the bytes b were received. It returns false if the incomplete header has more
+// than maxLines lines.
 func (l *PortLimit) came(w *watched, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -33,7 +33,7 @@ func recordingServer(t *testing.T, most int) (addr string, bounds *bound.Recorde
 	return ln.Addr().String(), bounds
 }
 
-// wantBounds waits until events were recorded for the named bounds, and checks that none was
+// wantBounds waits until events were recorded for the named bounds, and checks that no event was
 // recorded for another bound.
 func wantBounds(t *testing.T, bounds *bound.Recorder, names ...bound.Name) {
 	t.Helper()

@@ -33,7 +33,7 @@ func TestConnectionAboveLimitWaits(t *testing.T) {
 	}
 }
 
-// Connections above the limit wait until others complete, so that all are served.
+// Connections above the limit wait until others complete, and all are served.
 func TestConnectionBurstIsServed(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 8)

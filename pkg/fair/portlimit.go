@@ -193,7 +193,7 @@ func (l *PortLimit) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// forgetHead subtracts the size of the incomplete header of a connection from l.heads and resets it. l.mu must be held.
+// forgetHead subtracts the size of t's incomplete header from l.heads and resets the size. l.mu must be held.
 func (l *PortLimit) forgetHead(t *trackedConn) {
 	l.heads -= t.head
 	t.head, t.lines = 0, 0

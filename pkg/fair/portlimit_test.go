@@ -124,7 +124,7 @@ func TestConnectionLimitKeepsActiveConnection(t *testing.T) {
 			t.Errorf("busy connection %d: got %q, %v, want the rest of the response", i, b[:n], err)
 		}
 	}
-	for i := range 3 { // now idle
+	for i := range 3 { // the connections are now idle
 		if err := ask(dial(t, addr, ""), "/"); err != nil {
 			t.Errorf("additional connection %d: got error %v, want none", i+1, err)
 		}

@@ -4,9 +4,9 @@ import "unicode/utf8"
 
 const hex = "0123456789abcdef"
 
-// AppendJSONString appends s as a JSON string (RFC 8259 section 7) with at most limit bytes between the
-// quotes. Bytes that are not valid UTF-8 are replaced with U+FFFD. In contrast to [Truncate], the limit
-// applies to the escaped text, and AppendJSONString only allocates memory if the capacity of b is too small.
+// AppendJSONString appends s as a JSON string (RFC 8259 section 7) with at most limit bytes between the quotes. Bytes
+// that are not valid UTF-8 are replaced with U+FFFD. In contrast to [Truncate], the limit applies to the escaped text,
+// and AppendJSONString allocates memory only if the capacity of b is too small.
 func AppendJSONString(b []byte, s string, limit int) []byte {
 	b = append(b, '"')
 	if len(s) <= limit && isPlain(s) {

@@ -92,8 +92,8 @@ func CompactJSON(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// escape escapes the characters of a JSON document that are not printable, except for line feeds. In
-// JSON, line feeds only occur between values, and the other characters only occur in strings.
+// escape escapes the characters of a JSON document that are not printable, except for line feeds.
+// In JSON, line feeds occur only between values, and the other characters occur only in strings.
 func escape(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -1,4 +1,4 @@
-// This file implements suggestions of known words that are similar to an unknown word.
+// This file suggests known words that are similar to an unknown word.
 
 package message
 

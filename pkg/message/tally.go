@@ -39,8 +39,8 @@ type Tally struct {
 	next     time.Time   // earliest time of the next report
 }
 
-// Add counts items that were lost because of err, which may be nil. It only takes a lock for the
-// first item after a report, and it only allocates memory if err is not nil.
+// Add counts items that were lost because of err, which may be nil. It takes a lock only for the
+// first item after a report, and allocates memory only if err is not nil.
 func (t *Tally) Add(items uint64, err error) {
 	if items == 0 {
 		return
@@ -108,7 +108,7 @@ func (t *Tally) End() {
 	}
 }
 
-// end returns the number of lost items if items were reported, and resets it.
+// end returns the number of lost items if items were reported, and resets the number.
 func (t *Tally) end() (items uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

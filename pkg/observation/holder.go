@@ -13,8 +13,8 @@ type Holder struct {
 
 // AppRequests counts the client requests in the user container. The numbers do not include the requests in Held.
 //
-// A request is pending from the time of its slot, or from the last byte of its body, until the response begins. While the
-// client sends the body, the request is not pending.
+// A request is pending from the time when it has a slot and its complete body has been received until its response
+// begins.
 type AppRequests struct {
 	Pending    int       // number of pending requests
 	Responding int       // number of requests whose response has begun
@@ -27,5 +27,5 @@ type AppRequests struct {
 type HeldRequests struct {
 	Answered time.Time     // time of the last response; zero if there was none
 	Expired  time.Time     // time of the last release of a slot without a response; zero if there was none
-	Waited   time.Duration // time in the user container until Expired
+	Waited   time.Duration // time that this request spent in the user container until Expired
 }

@@ -10,7 +10,7 @@ type LimitReason string
 // Words returns the reason with spaces instead of hyphens, as shown to users.
 func (r LimitReason) Words() string { return strings.ReplaceAll(string(r), "-", " ") }
 
-// The reasons.
+// Values of LimitReason.
 const (
 	LimitStarting  LimitReason = "starting"      // the first limits are tried
 	LimitGrowing   LimitReason = "growing"       // the goodput grew with the limit

@@ -16,7 +16,7 @@ type Observation struct {
 	Kind     Kind       // Traffic or KubeletRequest when passed to Proxy.Observe; a probe when passed to Proxy.Probed
 	TraceID  string     // "" if the request is not traced
 	Sampled  bool       // the trace is exported
-	Excluded bool       // matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
+	Excluded bool       // the request matches EXCLUDE_*, and is neither counted nor logged (docs/promises.md 3.10)
 	Proxied  bool       // the request came through the activator
 	RPC      GRPCStatus // status of the gRPC response to the client; zero if the response does not use gRPC
 	Start    time.Time  // time when the header section was complete

@@ -13,7 +13,7 @@ type ReadinessPhase string
 
 // Values of ReadinessPhase.
 const (
-	PhaseStarting ReadinessPhase = "starting" // not ready since the start of the process
+	PhaseStarting ReadinessPhase = "starting" // has not been ready since the start of the process
 	PhaseReady    ReadinessPhase = "ready"
 	PhaseFailing  ReadinessPhase = "failing" // not ready, but has been ready before
 )
@@ -51,7 +51,7 @@ type ProbeReadiness struct {
 
 	// Word, Code and Detail describe why the probe is not ready. Word is "" if Phase is PhaseReady.
 	Word   ReadinessWord `json:"word,omitempty"`
-	Code   int           `json:"code,omitempty"`   // code for some words; otherwise 0
+	Code   int           `json:"code,omitempty"`   // HTTP, serving or gRPC status for some words; otherwise 0
 	Detail string        `json:"detail,omitempty"` // error of the last attempt, up to 4 KiB; it may contain addresses and must not be sent to clients
 
 	// Warning is the warning of the last attempt if it passed with a warning, at most 4 KiB.

@@ -9,7 +9,7 @@ type Reason uint8
 // Values of Reason. Each word names the component that failed and the type of the failure.
 const (
 	OK                   Reason = iota
-	QueueFull                   // the queue has its maximum length
+	QueueFull                   // the queue is full
 	QueueTimeout                // the request waited too long for a slot
 	Overload                    // the memory budget for requests is exhausted
 	NotReady                    // the user container is not ready (probes only)
@@ -75,6 +75,6 @@ func (r Reason) IsApp() bool { return reasons[r].app }
 // String returns the word of the reason.
 func (r Reason) String() string { return reasons[r].word }
 
-// Status returns the HTTP status of the reason. The status 499 is only used in logs, because the
+// Status returns the HTTP status of the reason. The status 499 is used only in logs, because the
 // client has disconnected.
 func (r Reason) Status() int { return reasons[r].status }

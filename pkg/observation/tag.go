@@ -25,7 +25,7 @@ func (t Tag) String() string {
 }
 
 // TagOf returns the type of the tag of a request, and the name if the type is TagNamed. Knative
-// accepts any string from a client as a name. TagOf only accepts a DNS label (RFC 1123, in lower
+// accepts any string from a client as a name. TagOf accepts only a DNS label (RFC 1123, in lower
 // case), because the name of a tag must be a DNS label.
 func TagOf(h Getter) (kind Tag, name string) {
 	tag := h.Header(routeTag)

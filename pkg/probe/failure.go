@@ -23,7 +23,7 @@ func passes(err error) bool {
 // failure is the error of a failed attempt, and the word that describes the error in responses and metrics.
 type failure struct {
 	word observation.ReadinessWord
-	code int // for WordStatus, WordNotServing and WordRPC
+	code int // status code; set only for WordStatus, WordNotServing and WordRPC
 	err  error
 }
 

@@ -23,7 +23,7 @@ import (
 // Constants of the gRPC health protocol (grpc/doc/health-checking.md).
 const (
 	healthMethod = "/grpc.health.v1.Health/Check"
-	healthField  = 1 // number of the only field of the request and of the response
+	healthField  = 1 // number of the only field in the request and in the response
 	serving      = 1 // value of SERVING, the only status that passes
 )
 

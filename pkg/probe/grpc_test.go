@@ -21,7 +21,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// healthFunc is a health service that calls a function for Check.
+// healthFunc is a health service whose method Check calls the function.
 type healthFunc func(context.Context, *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error)
 
 func (f healthFunc) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {

@@ -9,15 +9,15 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// detect returns an attempt that sends a probe over h2c with prior knowledge, and then over HTTP/1.1 if the first
-// probe does not pass. After a probe has passed, later attempts only use its protocol until an attempt fails
+// detect returns an attempt that sends a probe over h2c with prior knowledge, and then over HTTP/1.1 if the first probe
+// does not pass. After a probe has passed, later attempts use only its protocol until an attempt fails
 // (docs/promises.md 2.3). Both probes send the same request with the header fields that the user configured.
 //
-// The probe over h2c has half of the timeout, because an HTTP/1.1 application may not respond to the HTTP/2 preface.
+// The probe over h2c has half of the timeout, because an HTTP/1.1 application might not respond to the HTTP/2 preface.
 // It has the whole timeout if the application has responded with an HTTP/2 frame.
 //
-// The detection in package http1client cannot be used, because a probe must send the request that the user
-// configured, and because the detected protocol is only valid until a probe fails.
+// The detection in package http1client cannot be used, because a probe must send the request that the user configured,
+// and because the detected protocol is valid only until a probe fails.
 func detect(d *dialer, overH2C func(dialFunc) attemptFunc, overHTTP1 attemptFunc) attemptFunc {
 	var speaks atomic.Bool // the app has responded to the preface in this attempt
 	h2c := overH2C(func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -54,10 +54,10 @@ func TestAutoDetectionSelectsProtocol(t *testing.T) {
 	for _, v := range []struct {
 		id               string
 		auto             bool
-		status1, status2 int // 0 means not supported
+		status1, status2 int // 0 means that the protocol is not supported
 		word             observation.ReadinessWord
 		code             int
-		hits             []string // of two attempts
+		hits             []string // requests of two attempts
 	}{
 		{"off, h2c only", false, 0, 200, observation.WordGarbage, 0, nil},
 		{"h2c only", true, 0, 200, "", 0, []string{h2, h2}},

@@ -134,7 +134,7 @@ func try(t *testing.T, a attemptFunc, timeout time.Duration) error {
 	}
 }
 
-// wantOutcome compares the error of an attempt with a word and a code. The word "" means that it passes.
+// wantOutcome compares the error of an attempt with a word and a code. The word "" means that the attempt passes.
 func wantOutcome(t *testing.T, err error, word observation.ReadinessWord, code int) {
 	t.Helper()
 	if passes(err) {

@@ -116,9 +116,9 @@ func (p Port) String() string {
 	return strconv.Itoa(int(p.Number))
 }
 
-// Parse parses and validates a probe in JSON, or an array of probes if array is true (docs/promises.md 2.1).
-// Unknown fields are ignored, and keys are not case-sensitive. In an array, a null element stands for a container
-// without a probe. If the result is empty, the user container is always ready.
+// Parse parses and validates a probe in JSON, or an array of probes if array is true (docs/promises.md 2.1). Unknown
+// fields are ignored, and keys are not case-sensitive. In an array, a null element represents a container without a
+// probe. If the result is empty, the user container is always ready.
 //
 // Parse returns all errors in the format of Kubernetes, such as
 //
@@ -385,7 +385,7 @@ func (p Port) number() int {
 	return int(n)
 }
 
-// scalar reports whether text is a JSON value other than an object or an array. Error messages only contain scalar
+// scalar reports whether text is a JSON value other than an object or an array. Error messages contain only scalar
 // values, because objects and arrays may contain secrets.
 func scalar(text []byte) bool {
 	t := bytes.TrimSpace(text)

@@ -56,7 +56,7 @@ type Change struct{ Before, Now observation.Readiness }
 
 // A Prober runs the readiness probes of the user container. Its methods are safe for concurrent use.
 //
-// Probes only run after a call to Ready. A run is completed even if all callers have returned.
+// Probes run only after a call to Ready. A run is completed even if all callers have returned.
 type Prober struct {
 	targets  []*target
 	onChange func(Change)
@@ -101,8 +101,8 @@ type run struct {
 	err     error         // a *notReady, or nil if all probes passed
 }
 
-// New returns a Prober for valid probes. All probes must pass. Without probes, the user container is always
-// ready.
+// New returns a Prober for valid probes. The user container is ready if all probes pass, and always ready if there are
+// no probes.
 func New(probes []Probe, o Options) *Prober {
 	var targets []*target
 	for _, p := range probes {
@@ -372,7 +372,7 @@ func (p *Prober) notReady(word observation.ReadinessWord, cause error) *notReady
 	return &notReady{Word: word, State: p.state(time.Now()), cause: cause}
 }
 
-// sameAnnouncement reports whether a and b are equal except for details for which OnChange is not called.
+// sameAnnouncement reports whether a and b differ only in details for which OnChange is not called.
 func sameAnnouncement(a, b observation.Readiness) bool {
 	return slices.EqualFunc(a.Probes, b.Probes, func(a, b observation.ProbeReadiness) bool {
 		return a.Phase == b.Phase && a.Word == b.Word && (a.Warning == "") == (b.Warning == "")

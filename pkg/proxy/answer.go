@@ -36,7 +36,7 @@ const retryAfter = "1"
 // field distinguishes it from a response from the user container (RFC 9209; docs/promises.md 3.6).
 type answer struct {
 	status int
-	body   string             // "" for gRPC
+	body   string             // empty for a gRPC call
 	reason observation.Reason // OK for a successful response to a probe
 	hash   string             // value of K-Network-Hash; "" if there is no such field
 	grpc   int                // grpc-status, sent in a response without a body; -1 if the request is not a gRPC call
@@ -140,8 +140,8 @@ var grpcUnits = map[byte]time.Duration{
 	'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
 }
 
-// grpcExpired reports whether timeout, a value of grpc-timeout, has expired after the time elapsed.
-// A missing or invalid timeout never expires.
+// grpcExpired reports whether the grpc-timeout value has expired after the elapsed time. A missing
+// or invalid timeout never expires.
 func grpcExpired(timeout string, elapsed time.Duration) bool {
 	const maxDigits = 8
 	if len(timeout) < 2 || len(timeout) > maxDigits+1 {

@@ -26,9 +26,9 @@ func TestAnswerForEachReason(t *testing.T) {
 		reason observation.Reason
 		status int
 		body   string
-		proxy  string // Proxy-Status after the name
+		proxy  string // parameters of Proxy-Status
 		retry  bool   // the response contains Retry-After: 1, and a pushback for gRPC
-		grpc   int    // grpc-status; without a pushback if it is 8
+		grpc   int    // grpc-status; the response has no pushback if it is 8
 	}{
 		{observation.QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 14},
 		{observation.Overload, 503, "not enough memory for requests\n", `error=connection_limit_reached; details="overload"`, true, 8},

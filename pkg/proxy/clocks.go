@@ -13,7 +13,7 @@ import (
 // include the time in the queue.
 type Clocks struct {
 	Request       time.Duration // maximum duration of the request
-	FirstByteOnly bool          // Request only applies until the response begins
+	FirstByteOnly bool          // Request applies only until the response begins
 	ResponseStart time.Duration // maximum time until the response begins
 	Idle          time.Duration // maximum time between two bytes in either direction
 	Body          time.Duration // maximum time until the next byte of a request body that is being forwarded; applies until the response begins
@@ -30,7 +30,7 @@ type deadlines struct {
 	active atomic.Int64  // time of the last byte of the request body, in nanoseconds after start; if Clocks.Idle is set, time of the last byte in either direction
 
 	phase  atomic.Uint32 // the current Phase, which determines the timeouts that apply
-	forced atomic.Uint32 // a Reason set by end, such as the deadline of the drain
+	forced atomic.Uint32 // the Reason passed to end; OK if there is none
 
 	bodyLimited  atomic.Bool // ExpectBody was called
 	bodyComplete atomic.Bool // GotBody was called with the end of the body
@@ -68,7 +68,7 @@ func (d *deadlines) Touch() {
 // return an earlier time, so ExpectBody must be called before a canceler is set.
 func (d *deadlines) ExpectBody() { d.bodyLimited.Store(true) }
 
-// AwaitBody records that the engine waits for the next byte of the request body until GotBody.
+// AwaitBody records that the engine waits for the next byte of the request body until GotBody is called.
 func (d *deadlines) AwaitBody() {
 	start := int64(1) // the exact time is only needed for Clocks.Body
 	if d.clocks.Body > 0 && d.bodyLimited.Load() {
@@ -77,7 +77,7 @@ func (d *deadlines) AwaitBody() {
 	d.waitStart.Store(start)
 }
 
-// GotBody records that bytes of the request body have arrived, or its end.
+// GotBody records that bytes or the end of the request body have arrived.
 func (d *deadlines) GotBody(complete bool) {
 	d.waitStart.Store(0)
 	if complete {
@@ -87,14 +87,14 @@ func (d *deadlines) GotBody(complete bool) {
 }
 
 // WriteStarted records that the engine writes a part of the response and waits for the client until
-// WriteDone. NextExpiry may then return an earlier time.
+// WriteDone is called. NextExpiry may then return an earlier time.
 func (d *deadlines) WriteStarted() {
 	if d.clocks.Send > 0 {
 		d.offer.Store(max(int64(time.Since(d.start)), 1))
 	}
 }
 
-// WriteDone records that the client has accepted the part, or that the write has failed.
+// WriteDone records that the client has accepted the part of the response, or that the write has failed.
 func (d *deadlines) WriteDone() {
 	if d.clocks.Send > 0 {
 		d.offer.Store(0)

@@ -37,7 +37,7 @@ const (
 // drainEntry is the list entry of a request in flight. It is guarded by Drain.mu.
 type drainEntry struct {
 	drain      *Drain             // the drain that counts the request; nil if the request is not in flight. Read without the lock while the request is served
-	exchange   transport.Exchange // for Notify
+	exchange   transport.Exchange // notified by Abort
 	prev, next *RequestState      // the next older and the next newer request
 	stream     streamKind
 	counted    bool // the request is counted in Drain.streams
@@ -345,7 +345,7 @@ func (d *Drain) countStream(state *RequestState) {
 	}
 }
 
-// leave removes a request that arrive added.
+// leave removes a request that was added by arrive.
 func (d *Drain) leave(state *RequestState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -18,12 +18,12 @@ const tick = undoAfter / 2
 // A drainCase contains the settings and the maximum numbers of events of a run. The test tries every
 // order of the events at every tick.
 type drainCase struct {
-	quiet, deadline, least int // ticks
+	quiet, deadline, least int // quiet period, deadline and minimum duration in ticks
 	ticks                  int // duration of a run
-	hooks, signals         int // Begin(false) and Begin(true), each with a Wait
-	requests, probes       int // requests that arrive and end; probes of the kubelet do not reset the quiet period
-	streams                int // requests in flight that become streams
-	asks                   int // queue probes; 0 means that all checks run after each step
+	hooks, signals         int // numbers of calls to Begin(false) and Begin(true), each with a Wait
+	requests, probes       int // numbers of requests and of kubelet probes that arrive and end; the probes do not reset the quiet period
+	streams                int // number of requests in flight that become streams
+	asks                   int // number of queue probes; 0 means that all checks run after each step
 	hangUps                int // number of times that all waiters cancel
 	runs                   int // expected number of orders; the test fails if it tries another number
 }
@@ -90,7 +90,7 @@ const (
 type request struct {
 	transport.Exchange
 	state   RequestState
-	counts  bool // resets the quiet period
+	counts  bool // the request resets the quiet period
 	where   place
 	since   int // arrival time
 	woken   bool

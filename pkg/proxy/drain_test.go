@@ -191,7 +191,7 @@ func TestDrainQuietPeriodIgnoresLateArrival(t *testing.T) {
 
 func TestDrainWaitsForRequestsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, fresh := range []bool{true, false} { // kubelet probes as well
+		for _, fresh := range []bool{true, false} { // false for a kubelet probe
 			d := NewDrain(aDrain)
 			one, two := flight(d, fresh), flight(d, fresh)
 			d.Begin(true)
@@ -396,7 +396,7 @@ func TestOutcomeStrings(t *testing.T) {
 	}
 }
 
-// event is an event and its time.
+// event is an action, such as SIGTERM, and its time.
 type event struct {
 	at time.Duration
 	do string

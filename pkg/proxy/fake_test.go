@@ -139,7 +139,7 @@ type testProxy struct {
 	seen []observation.Observation
 }
 
-// newTestProxy returns a proxy without a limit and timeouts. Its user container is ready.
+// newTestProxy returns a proxy without a limit or timeouts. Its user container is ready.
 func newTestProxy() *testProxy {
 	h := &testProxy{}
 	h.Proxy = &Proxy{

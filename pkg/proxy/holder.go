@@ -38,8 +38,8 @@ func (p *Proxy) Holders() []observation.Holder {
 // holds the lock to a few milliseconds.
 const maxCounted = 10_000
 
-// InApp counts the client requests in the user container, without excluded requests. If more than maxCounted
-// requests are in flight, the newest requests are not counted.
+// InApp counts the client requests in the user container, except excluded requests. If more than maxCounted requests
+// are in flight, the newest requests are not counted.
 func (p *Proxy) InApp() (app observation.AppRequests) {
 	app.Held = p.Limit.heldRequests()
 	d := p.Drain

@@ -76,7 +76,7 @@ func TestInAppReturnsTimeOfSlot(t *testing.T) {
 	})
 }
 
-// The fake does not call ExpectBody, which is the case for gRPC.
+// As for gRPC calls, ExpectBody is not called.
 func TestInAppExcludesUploads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestProxy()
@@ -163,7 +163,7 @@ func TestInAppReturnsLastHeldRequests(t *testing.T) {
 	})
 }
 
-// A request can end while Holders reads its method and path. The test can only fail with the race
+// A request can end while Holders reads its method and path. The test can fail only with the race
 // detector.
 func TestHoldersIsSafeWhileRequestsEnd(t *testing.T) {
 	h := newTestProxy()

@@ -18,13 +18,13 @@ import (
 // the first queued request. A new request therefore cannot get this slot, and running is at its
 // maximum as long as the queue is not empty.
 //
-// An adaptive limit applies to the requests that are running in the user container. Other
-// requests with a slot, such as streams, only count toward maxRunning (docs/promises.md 3.1).
+// An adaptive limit applies to the requests that are running in the user container. Other requests
+// with a slot, such as streams, count only toward maxRunning (docs/promises.md 3.1).
 type Limit struct {
 	maxRunning, maxWaiting int
 
 	mu          sync.Mutex
-	running     int // requests with a slot; 0 if the limit is adaptive, which counts them itself
+	running     int // number of requests with a slot; 0 if the limit is adaptive, because adaptive counts these requests
 	waiting     int
 	held        int // number of slots that are held for aborted requests; see Proxy.hold
 	lastHeld    observation.HeldRequests
@@ -314,11 +314,12 @@ func resultOf(o *observation.Observation) adapt.Result {
 	}
 }
 
-// abortTime limits the time in which a response is regarded as a result of the disconnect of the
-// client. The limit is the duration of the exchange before the disconnect, divided by abortTime.
+// abortTime determines whether a response after the client disconnected is regarded as a result of
+// the disconnect. This is the case if the time since the disconnect is at most the duration of the
+// exchange before the disconnect, divided by abortTime.
 const abortTime = 8
 
-// heldResult returns the result of a held exchange for an adaptive limit. reason is the reason of
+// heldResult returns the result of a held exchange for an adaptive limit. reason is the reason for
 // the abort. took and held are the durations of the exchange before and after the abort.
 func heldResult(reason observation.Reason, answered bool, took, held time.Duration) adapt.Result {
 	switch {

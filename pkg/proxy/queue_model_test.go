@@ -71,7 +71,7 @@ type stage int
 const (
 	notArrived stage = iota
 	waiting
-	startled // and waiting
+	startled // still waiting after a Notify for the previous request
 	holding
 	served
 )
@@ -164,7 +164,7 @@ func (r *limitRun) do(now step) (want string) {
 		s.rouse <- transport.FaultClientGone
 		return "client-gone"
 	}
-	r.giveBack() // release
+	r.giveBack()
 	r.stages[i] = served
 	r.limit.release()
 	return ""

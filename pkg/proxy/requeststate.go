@@ -74,26 +74,28 @@ func (state *RequestState) adaptTo(m *Limit) {
 	}
 }
 
-// AwaitBody records that the engine waits for the next byte of the request body until GotBody.
+// AwaitBody records that the engine waits for the next byte of the request body until GotBody is
+// called.
 func (state *RequestState) AwaitBody() {
 	state.deadlines.AwaitBody()
 	state.awaitClient()
 }
 
-// GotBody records that bytes of the request body have arrived, or its end.
+// GotBody records that bytes or the end of the request body have arrived.
 func (state *RequestState) GotBody(complete bool) {
 	state.deadlines.GotBody(complete)
 	state.clientReady()
 }
 
 // WriteStarted records that the engine writes a part of the response and waits for the client until
-// WriteDone.
+// WriteDone is called.
 func (state *RequestState) WriteStarted() {
 	state.deadlines.WriteStarted()
 	state.awaitClient()
 }
 
-// WriteDone records that the client has accepted the part, or that the write has failed.
+// WriteDone records that the client has accepted the part of the response, or that the write has
+// failed.
 func (state *RequestState) WriteDone() {
 	state.deadlines.WriteDone()
 	state.clientReady()

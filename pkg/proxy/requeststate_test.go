@@ -203,7 +203,7 @@ func (m *clocksModel) next() (reason observation.Reason, at time.Time) {
 		}
 	}
 	if reason != observation.OK && !m.owed.IsZero() && m.owes && m.phase > observation.Queued && m.phase < observation.Streaming {
-		reason = observation.ClientSlow // for each timeout
+		reason = observation.ClientSlow // replaces the reason of any timeout
 	}
 	return reason, at
 }

@@ -50,7 +50,7 @@ type Proxy struct {
 // tools (docs/promises.md 3.10). The zero value excludes nothing.
 type Exclude struct {
 	Paths      []string // exact paths, or prefixes that end in '*'
-	UserAgents []string // prefixes
+	UserAgents []string // prefixes of User-Agent
 }
 
 // A Trace is the trace of one request. The methods are not called concurrently or after End. Their
@@ -58,7 +58,7 @@ type Exclude struct {
 type Trace interface {
 	transport.TraceFields
 	ID() string
-	Sampled() bool           // the trace is exported
+	Sampled() bool           // whether the trace is exported
 	Enter(observation.Phase) // the request enters this phase now
 	End(*observation.Observation)
 }
@@ -134,7 +134,7 @@ func (p *Proxy) Serve(x transport.Exchange, s transport.State) {
 	}
 	p.Drain.arrive(x, state, fresh)
 	defer p.Drain.leave(state)
-	if fresh { // the statistics only include requests that reset the quiet period
+	if fresh { // the statistics include only requests that reset the quiet period
 		p.Stats.In(o.Start, o.Proxied)
 	}
 	held := false

@@ -19,8 +19,8 @@ const (
 	// progressInterval is the time between two log lines about a running drain.
 	progressInterval = 5 * time.Second
 	// farewellLead is the time before the drain deadline at which WebSocket clients receive a Close
-	// frame, so that they can close the connection themselves. If a tenth of the maximum duration of
-	// the drain is shorter, that time is used instead.
+	// frame, so that they can close the connection themselves. The actual time is at most a tenth
+	// of the maximum duration of the drain.
 	farewellLead = 2 * time.Second
 	// abortTime is the maximum time for sending the error responses to aborted requests.
 	abortTime = time.Second
@@ -85,7 +85,7 @@ func (s *sidecar) stopAccepting() {
 	ctx, cancel := context.WithDeadline(context.Background(), end.Add(leaveTime))
 	defer cancel()
 	s.shutDownBoth(ctx)
-	_ = s.proxy.Drain.Empty(ctx) // upgraded connections, which the servers do not track
+	_ = s.proxy.Drain.Empty(ctx) // wait for upgraded connections, which the servers do not track
 }
 
 // shutDownBoth shuts down both engines. The shutdown of the HTTP/2 engine starts as soon as the HTTP/1

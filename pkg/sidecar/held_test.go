@@ -89,8 +89,8 @@ func headOver2(fields [][2]string) []byte {
 	return b.Bytes()
 }
 
-// crowded starts a sidecar whose only slot is in use, so that all further requests are queued. It
-// returns functions that open connections. The keys are the HTTP versions, with the prefix "t" for TLS.
+// crowded starts a sidecar whose only slot is in use, so all further requests are queued. It returns functions that
+// open connections. The keys are the HTTP versions, with the prefix "t" for TLS.
 func crowded(t *testing.T) (*sidecar, map[string]func() (net.Conn, error)) {
 	t.Helper()
 	a := &frugal{answer: []byte(ordinaryAnswer), held: make(chan struct{}), free: make(chan struct{})}

@@ -23,7 +23,7 @@ func TestLogLimitIgnoresShortChanges(t *testing.T) {
 		reason observation.LimitReason
 		lasts  time.Duration
 		want   int
-		from   int // of the last line
+		from   int // previous limit in the last line
 	}{
 		{4, observation.LimitStarting, time.Minute, 0, 0},
 		{8, observation.LimitStarting, time.Minute, 1, 4},

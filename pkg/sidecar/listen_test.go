@@ -129,7 +129,7 @@ func TestUnsupportedSocketOptionsLogOnce(t *testing.T) {
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(l *zap.Logger) {
 		s := &sidecar{log: l}
-		for range 3 { // listeners
+		for range 3 { // for several listeners
 			harness.NoError(t, s.smallBuffers("", "", noOptions{}))
 		}
 	})

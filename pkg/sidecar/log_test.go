@@ -20,8 +20,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// logged returns the lines that use writes to a logger built from c. In the logging configuration,
-// OUT is replaced with the path of the output file.
+// logged calls use with a logger built from c and returns the written lines. In the logging
+// configuration, OUT is replaced with the path of the output file.
 func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]any {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "log")

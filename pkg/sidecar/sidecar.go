@@ -157,9 +157,9 @@ func (l *listeners) close() {
 	}
 }
 
-// bind listens on all ports and reads the certificate. Run calls it before it starts any goroutine.
-// The returned error contains all errors of the traffic ports and the certificate, and all configuration
-// errors of the other ports. For other errors of the latter ports, bind only logs a warning.
+// bind listens on all ports and reads the certificate. Run calls it before it starts any goroutine. The returned error
+// contains all errors of the traffic ports and the certificate, and all configuration errors of the other ports. For
+// all other errors, bind only logs a warning.
 func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners
@@ -222,8 +222,8 @@ func (s *sidecar) listenFirst(port *config.Port, set control, hosts ...string) (
 	return ln, err
 }
 
-// isConfigError reports whether err is an error of the configuration (docs/promises.md 3.9), which means
-// that the port is in use or that the process lacks the permission.
+// isConfigError reports whether err means that the port is in use or that the process lacks the permission to bind it.
+// These errors are configuration errors (docs/promises.md 3.9).
 func isConfigError(err error) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)
 }
@@ -464,16 +464,16 @@ func (s *sidecar) start(run func() error) {
 // more time extends the time limits. net/http adds 4 KiB to smallHead. smallHead is low because a parsed
 // header uses several times its length in memory, and scrapers send much shorter headers.
 const (
-	smallHead        = 16 << 10  // header of a request, in bytes
-	smallHeads       = 256 << 10 // all incomplete headers of a port, in bytes
-	smallUnread      = 16 << 10  // receive buffer of a connection in bytes; the kernel uses twice this memory
-	smallUnsent      = 32 << 10  // send buffer of a connection in bytes; the kernel uses twice this memory
-	smallConnections = 256
-	smallHandshakes  = 64               // TLS handshakes, in addition to smallConnections
-	smallShake       = 32 << 10         // client bytes of a TLS handshake, such as a ClientHello of 2 KiB and a certificate chain
-	smallRequest     = 10 * time.Second // time until the complete request is received
-	smallAnswer      = 30 * time.Second // time from the end of the request until the response is sent; a merged scrape can wait 5 s for the app
-	smallIdle        = 3 * time.Minute  // idle time between requests; longer than the usual scrape interval
+	smallHead        = 16 << 10         // maximum length of a request header in bytes
+	smallHeads       = 256 << 10        // maximum total length of the incomplete headers on a port in bytes
+	smallUnread      = 16 << 10         // receive buffer of a connection in bytes; the kernel uses twice this memory
+	smallUnsent      = 32 << 10         // send buffer of a connection in bytes; the kernel uses twice this memory
+	smallConnections = 256              // maximum number of connections to a port
+	smallHandshakes  = 64               // maximum number of incomplete TLS handshakes, in addition to smallConnections
+	smallShake       = 32 << 10         // maximum number of client bytes in a TLS handshake, for example for a ClientHello of 2 KiB and a certificate chain
+	smallRequest     = 10 * time.Second // maximum time until the complete request is received
+	smallAnswer      = 30 * time.Second // maximum time from the end of the request until the response is sent; a merged scrape can wait 5 s for the app
+	smallIdle        = 3 * time.Minute  // maximum idle time between requests; longer than the usual scrape interval
 )
 
 // startServer serves a small port. If ln is nil, it does nothing.

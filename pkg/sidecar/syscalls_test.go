@@ -40,8 +40,8 @@ const countedRole = "COUNTED_SIDECAR"
 // leaveOut is the environment variable that skips the test on machines that do not permit ptrace.
 const leaveOut = "WITHOUT_PTRACE"
 
-// callNames are the expected system calls in steady state. Other system calls are reported by
-// number.
+// callNames contains the names of the expected system calls in steady state. Other system calls are
+// reported by number.
 var callNames = map[uint64]string{
 	unix.SYS_READ: "read", unix.SYS_WRITE: "write", unix.SYS_READV: "readv", unix.SYS_WRITEV: "writev",
 	unix.SYS_RECVFROM: "recvfrom", unix.SYS_SENDTO: "sendto", unix.SYS_RECVMSG: "recvmsg", unix.SYS_SENDMSG: "sendmsg",
@@ -54,8 +54,8 @@ var callNames = map[uint64]string{
 	unix.SYS_CLOCK_GETTIME: "clock_gettime", unix.SYS_GETRANDOM: "getrandom", unix.SYS_TIMER_SETTIME: "timer_settime",
 }
 
-// scheduling are the system calls of the Go scheduler. Their number depends on elapsed time and on
-// the load of the machine, not on the number of requests.
+// scheduling contains the names of the system calls of the Go scheduler. Their number depends on
+// elapsed time and on the load of the machine, not on the number of requests.
 var scheduling = []string{"futex", "nanosleep", "sched_yield", "madvise", "clone", "tgkill", "getpid", "rt_sigreturn", "clock_gettime"}
 
 func TestRequestSystemCallCount(t *testing.T) {
@@ -92,7 +92,7 @@ func TestRequestSystemCallCount(t *testing.T) {
 			talkOften()
 			got := calls.since(before, requests)
 			t.Logf("calls per request: %s", inWords(got))
-			const slack = 0.1 // for periodic work and for the end of the previous request
+			const slack = 0.1 // additional calls per request for periodic work and the end of the previous request
 			for name, n := range got {
 				if call, _, _ := strings.Cut(name, " ("); n > most[name]+slack && !slices.Contains(scheduling, call) {
 					t.Errorf("got %.2f %s per request, want at most %.2f; all: %s", n, name, most[name], inWords(got))
@@ -209,7 +209,7 @@ func (c *callCounter) removeThread(tid int) {
 }
 
 // rest waits until all threads are idle. The next request then arrives when all reads have returned
-// EAGAIN, so that the number of system calls does not depend on the load of the machine.
+// EAGAIN, so the number of system calls does not depend on the load of the machine.
 func (c *callCounter) rest() error {
 	late := false
 	bound := time.AfterFunc(harness.Patience, func() {

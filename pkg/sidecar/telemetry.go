@@ -16,9 +16,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observe/tracing"
 )
 
-// telemetry contains the metrics, the request log, the tracer and the metrics push. Each part is
-// nil if it is disabled. Telemetry never prevents serving (docs/promises.md 3.9). If the settings of a
-// part are invalid, it adds a warning, and the part uses defaults or is disabled.
+// telemetry contains the metrics, the request log, the tracer and the metrics push. Each part is nil if it is disabled.
+// Telemetry never prevents serving (docs/promises.md 3.9). If the settings of a part are invalid, a warning is logged,
+// and the part uses defaults or is disabled.
 type telemetry struct {
 	metrics *metrics.Metrics
 	log     *accesslog.Log

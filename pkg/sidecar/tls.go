@@ -44,7 +44,7 @@ func (s *sidecar) certificateOptions(prefix string) certs.Options {
 	}
 }
 
-// maxNames is the maximum number of names of a certificate in logs and on the status page.
+// maxNames is the maximum number of certificate names in logs and on the status page.
 const maxNames = 8
 
 // namesOf returns the first host names and IP addresses of a certificate.

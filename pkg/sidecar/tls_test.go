@@ -18,7 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// withPair returns a sidecar with the certificate of a directory, and its log.
+// withPair returns a sidecar with the certificate in a directory, and its log.
 func withPair(t *testing.T, dir string) (*sidecar, *observer.ObservedLogs) {
 	t.Helper()
 	core, log := observer.New(zap.InfoLevel)
@@ -101,7 +101,7 @@ func TestTLSStateContainsPortError(t *testing.T) {
 	}
 	harness.WriteCertificate(t, dir, nil)
 	s, log := withPair(t, dir)
-	s.config.TLSPort.V = harness.Listen(t).Addr().(*net.TCPAddr).Port // in use
+	s.config.TLSPort.V = harness.Listen(t).Addr().(*net.TCPAddr).Port // a port in use
 	harness.NoError(t, s.serveTLS(t.Context(), nil))
 	if state := s.tlsState(); state.On || !strings.Contains(state.Error, "QUEUE_SERVING_TLS_PORT: port") {
 		t.Errorf("port in use: got %+v, want TLS off and an error that names the port", state)

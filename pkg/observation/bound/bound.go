@@ -10,9 +10,8 @@ package bound
 // values of a metric.
 type Name uint8
 
-// The bounds. Names that start with App limit the user container, names that start with Port
-// limit clients of the ports for statistics, metrics, hooks and status, and all others limit
-// clients.
+// The bounds. Names that start with App limit the user container. Names that start with Port limit
+// clients of the ports for statistics, metrics, hooks and status. All other names limit clients.
 const (
 	ControlFrames       Name = iota // number of HTTP/2 frames without content, such as PING
 	UnreadReplies                   // size of the replies to HTTP/2 frames that the client does not read
@@ -59,7 +58,7 @@ const (
 	TLSNoCertificate                         // the client sent no certificate, but one is required
 	TLSBadCertificate                        // the verification of the client certificate failed
 	TLSRejected                              // the client sent an alert, for example because it does not trust the certificate
-	TLSFailed                                // other failed handshakes, such as versions that do not match
+	TLSFailed                                // other handshake failures, such as versions that do not match
 	TLSRecord                                // a TLS record or message after the handshake is not valid
 	NumEvents                                // the number of bounds and client errors
 )
@@ -70,7 +69,7 @@ func (n Name) IsError() bool { return n >= NumNames }
 // An Object is a type of object that is closed, reset or rejected because of a bound or a client error.
 type Object string
 
-// The objects.
+// Values of Object.
 const (
 	Connection Object = "connection"
 	Stream     Object = "stream"

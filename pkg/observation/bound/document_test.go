@@ -34,7 +34,7 @@ type proof struct {
 	attackTest, peerTest test
 }
 
-// A test is a test function in a file of the repository.
+// A test identifies a test function by its file and its name.
 type test struct{ file, name string }
 
 func (t test) String() string {
@@ -380,8 +380,7 @@ func TestBoundsHaveTwoTests(t *testing.T) {
 	}
 }
 
-// boundTable returns a Markdown table of the bounds. The cell of the closed object is empty for a
-// connection.
+// boundTable returns a Markdown table of the bounds. The column "closes" is empty for a connection.
 func boundTable() string {
 	var b strings.Builder
 	b.WriteString("| bound | closes | limit | margin |\n|---|---|---|---|\n")

@@ -57,8 +57,8 @@ func TestNilRecorderRecordsNothing(t *testing.T) {
 	harness.Equal(t, len(r.States(time.Now())), 0, "states")
 }
 
-// reportingRecorder returns a Recorder. next waits until all goroutines are idle and returns the reports since
-// the last call of next, in the order of their names.
+// reportingRecorder returns a Recorder. next waits until all goroutines are idle and returns the reports since the last
+// call to next, in the order of their names.
 func reportingRecorder() (r *bound.Recorder, next func() []bound.Event) {
 	r = bound.NewRecorder()
 	reports := make(chan bound.Event, 10)

@@ -34,7 +34,7 @@ type Options struct {
 	Template   string        // template in the syntax of text/template, as in Knative; "" means JSON
 	Probes     bool          // log probes that the sidecar answers
 	ErrorsOnly bool          // log failures: a status of at least 500, a gRPC status that reports a failure, or a reason other than ok
-	SlowerThan time.Duration // log requests that took at least this long; 0 disables this
+	SlowerThan time.Duration // log requests that took at least this long; 0 disables the rule
 	Sample     int           // log one in Sample requests; 0 and 1 mean all requests
 	Revision   Revision      // identity of the sidecar
 
@@ -64,7 +64,7 @@ type Log struct {
 	template *template        // nil means JSON
 	tail     []byte           // last part of each JSON line, with the revision and the closing brace
 	ordinary atomic.Uint64    // number of requests to which Sample applied
-	failures message.Throttle // limits reports about the template
+	failures message.Throttle // limits the rate of reports about the template
 	scratch  sync.Pool        // buffers for lines (*[]byte)
 	writer   *writer
 	lines    *export.Batcher[byte]

@@ -244,7 +244,7 @@ func TestCloseReturnsLostLinesAfterTimeout(t *testing.T) {
 type failingWriter time.Duration
 
 func (w failingWriter) Write([]byte) (int, error) {
-	time.Sleep(time.Duration(w)) // time of synctest
+	time.Sleep(time.Duration(w)) // fake time of synctest
 	return 0, errors.New("no space left")
 }
 
@@ -268,7 +268,7 @@ func TestConcurrentLinesAreWrittenTogether(t *testing.T) {
 		for range 100 {
 			l.Observe(get("/"))
 		}
-		time.Sleep(2 * gather) // time of synctest
+		time.Sleep(2 * gather) // fake time of synctest
 		synctest.Wait()
 		harness.Equal(t, len(w.entered), 1, "writes")
 		harness.Equal(t, strings.Count(w.String(), "\n"), 100, "lines")
@@ -333,7 +333,7 @@ func TestDroppedLinesAreReported(t *testing.T) {
 		var reports []string
 		var ends []uint64
 		l := mustNew(t, Options{
-			Template: "{{.Response.Code}}", // short lines, so that the number of lines is the limit
+			Template: "{{.Response.Code}}", // short lines, so that the number of lines limits the queue
 			Report:   func(err error) { reports = append(reports, err.Error()) },
 			Restored: func(dropped uint64) { ends = append(ends, dropped) },
 		}, w)

@@ -18,8 +18,8 @@ const (
 )
 
 // appendJSON appends the JSON line of a request. docs/request-log.md describes the fields. All lines of a sidecar have
-// the same fields in the same order. A duration is null if the request did not reach the phase that it measures. If
-// templateError is not "", the line replaces the output of a template, and also contains templateError.
+// the same fields in the same order. A duration is null if the request did not reach the phase that the duration
+// measures. If templateError is not "", the line replaces the output of a template, and also contains templateError.
 func (l *Log) appendJSON(b []byte, o *observation.Observation, traceID, templateError string) []byte {
 	severity := "INFO"
 	if failed(o) && !o.Reason.IsClient() {

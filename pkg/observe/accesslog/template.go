@@ -34,7 +34,7 @@ type entry struct {
 type response struct {
 	Code    int
 	Size    int64   // length of the content in bytes
-	Latency float64 // seconds
+	Latency float64 // in seconds
 }
 
 // A template formats lines in the template language of Knative. It is safe for concurrent use.
@@ -73,7 +73,7 @@ func newTemplate(text string, revision *Revision) (*template, error) {
 	return made, nil
 }
 
-// countTurns adds an empty write at the beginning of each list of nodes, so that each iteration and each template call
+// countTurns adds an empty write at the beginning of each list of nodes, so each iteration and each template call
 // causes a write. The writer can therefore stop an endless execution.
 func countTurns(list *parse.ListNode) {
 	if list == nil {

@@ -17,8 +17,7 @@ import (
 
 const (
 	// maxBytes and maxLines limit the size and the number of the queued lines if the output is not
-	// read. The limits are several times as high as the size and the number of the lines that the
-	// busiest measured sidecar writes in 0.1 s.
+	// read. The busiest measured sidecar writes only a fraction of these limits in 0.1 s.
 	maxBytes = 1 << 20
 	maxLines = 4096
 
@@ -45,7 +44,7 @@ type writer struct {
 // errNotRead is reported if lines were dropped because the queue was full.
 var errNotRead = errors.New("output blocked: timeout")
 
-// newWriter returns a writer of lines to w.
+// newWriter returns a writer that writes lines to w.
 func newWriter(w io.Writer, o *Options) *writer {
 	out := &writer{w: w, writeNow: o.WriteNow}
 	out.dropped.Usual, out.dropped.Restored = errNotRead, o.Restored
@@ -53,7 +52,7 @@ func newWriter(w io.Writer, o *Options) *writer {
 		out.dropped.Report = func(lines uint64, err error) { report(fmt.Errorf("%d lines dropped: %w", lines, err)) }
 	}
 	if f, ok := w.(syscall.Conn); ok && o.WriteNow != nil {
-		out.file, _ = f.SyscallConn() // if it fails, lines are written to w
+		out.file, _ = f.SyscallConn() // if the call fails, lines are written to w
 	}
 	return out
 }
@@ -90,11 +89,10 @@ func (w *writer) write(ctx context.Context, batch []byte, lines int) (lost int) 
 	return lost
 }
 
-// writeAll writes a batch. If w is a file, the first write does not block and does not notify the Go
-// scheduler. Otherwise the scheduler would wake its monitor thread, which would take the processor from
-// this thread during a system call of more than 20 microseconds, such as most writes to a pipe. The rest
-// of the batch may start inside a line. Therefore writeAll writes the rest before any other writer can
-// use the file.
+// writeAll writes a batch. If w is a file, the first write does not block and does not notify the Go scheduler.
+// Otherwise the scheduler would wake its monitor thread. The monitor thread would take the processor from this thread
+// during a system call of more than 20 microseconds, such as most writes to a pipe. The rest of the batch may start
+// inside a line. Therefore writeAll writes the rest before any other writer can use the file.
 func (w *writer) writeAll(batch []byte) (n int, err error) {
 	if w.file == nil {
 		return w.w.Write(batch)
@@ -103,7 +101,7 @@ func (w *writer) writeAll(batch []byte) (n int, err error) {
 		for n += w.writeNow(fd, batch[n:]); n < len(batch) && err == nil; {
 			var m int
 			switch m, err = syscall.Write(int(fd), batch[n:]); {
-			case errors.Is(err, syscall.EAGAIN): // the runtime waits for a non-blocking file
+			case errors.Is(err, syscall.EAGAIN): // the runtime waits until the non-blocking file is writable
 				err = nil
 				return false
 			case errors.Is(err, syscall.EINTR):

@@ -43,7 +43,7 @@ type BatcherOptions[T any] struct {
 type Batcher[T any] struct {
 	options BatcherOptions[T]
 	dropped atomic.Uint64
-	ctx     context.Context // context of Write
+	ctx     context.Context // context passed to Write
 	cancel  context.CancelCauseFunc
 	wake    chan struct{} // buffers one wakeup for the first message and one for a full batch; closed by Close
 	done    chan struct{} // closed when the goroutine exits
@@ -133,8 +133,8 @@ func (b *Batcher[T]) Close(ctx context.Context) (lost uint64, err error) {
 	return lost, context.Cause(ctx)
 }
 
-// run writes batches until Close is called. During traffic, the goroutine only wakes when a delay ends
-// or a batch is full, because a wakeup for each message would need more CPU time than the message.
+// run writes batches until Close is called. During traffic, the goroutine wakes only when a delay ends or a batch is
+// full, because a wakeup for each message would need more CPU time than the message.
 func (b *Batcher[T]) run() {
 	defer close(b.done)
 	defer b.cancel(nil)

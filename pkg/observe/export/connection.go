@@ -16,10 +16,10 @@ import (
 // Limits for the response from a collector. A faulty or hostile collector must not use up the
 // memory and CPU time that requests need.
 const (
-	maxHead        = 64 << 10  // header of a response, with all 1xx responses and the trailers, in bytes
-	maxAnswer      = 64 << 10  // response body in bytes
-	maxReceived    = 256 << 10 // bytes received on the connection for one export, including frames and the TLS handshake
-	maxUnsolicited = 1 << 10   // bytes received without a request; net/http logs the bytes that it has read
+	maxHead        = 64 << 10  // maximum length of a response header, including all 1xx responses and the trailers, in bytes
+	maxAnswer      = 64 << 10  // maximum length of a response body in bytes
+	maxReceived    = 256 << 10 // maximum number of bytes received on the connection for one export, including frames and the TLS handshake
+	maxUnsolicited = 1 << 10   // maximum number of bytes received without a request; net/http logs the bytes that it has read
 	maxIdle        = 90 * time.Second
 )
 
@@ -29,12 +29,11 @@ var errReceived = errors.New("the response of the collector exceeds 256 KiB")
 // connection open after a successful export and closes it after a failed export. It supports one request
 // at a time.
 //
-// An [http.Transport] with MaxConnsPerHost 1 could enforce the same limits, but it differs in three
-// ways. It continues to dial after the context of a request is done, and the next request waits for
-// that dial. If an HTTP/2 stream fails, it keeps the connection open, so that the kernel keeps
-// unsent data for a collector that does not read. Over HTTP/2, it does not retry a POST after the
-// collector has closed an idle connection. A push of metrics would then fail, and its caller does not
-// retry.
+// An [http.Transport] with MaxConnsPerHost 1 could enforce the same limits, but it differs in three ways. It continues
+// to dial after the context of a request is done, and the next request waits for that dial. If an HTTP/2 stream fails,
+// it keeps the connection open, and the kernel then keeps unsent data for a collector that does not read. Over HTTP/2,
+// it does not retry a POST after the collector has closed an idle connection. A push of metrics would then fail, and
+// its caller does not retry.
 type connection struct {
 	via  *http.Transport
 	left atomic.Int64                // number of bytes that may still be received

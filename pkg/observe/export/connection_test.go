@@ -23,7 +23,7 @@ import (
 
 const fine = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
-// fineHTTP2 is the response from a gRPC server that accepts an export.
+// fineHTTP2 sends the response of a gRPC server that accepts an export.
 func fineHTTP2(f *harness.Frames, stream uint32) error {
 	return f.WriteHead(stream, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0")
 }

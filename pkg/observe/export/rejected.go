@@ -41,7 +41,7 @@ func rejectedProto(answer []byte) int {
 	return int(min(max(int64(rejected), 0), math.MaxInt32))
 }
 
-// rejectedJSON is like rejectedProto for OTLP/HTTP with JSON, which is only used for spans.
+// rejectedJSON is like rejectedProto for OTLP/HTTP with JSON, which is used only for spans.
 func rejectedJSON(answer []byte) int {
 	var v struct {
 		PartialSuccess struct {

@@ -26,7 +26,7 @@ import (
 // configuration.
 type Protocol string
 
-// The protocols.
+// Values of Protocol.
 const (
 	None     Protocol = "none"
 	Zipkin   Protocol = "zipkin"        // Zipkin v2 API, JSON over HTTP; spans only
@@ -38,8 +38,8 @@ const (
 
 // A Signal is an OTLP signal.
 type Signal struct {
-	path   string // for OTLP/HTTP
-	method string // for OTLP/gRPC
+	path   string // URL path for OTLP/HTTP
+	method string // path of the method for OTLP/gRPC
 }
 
 // The signals.
@@ -52,7 +52,7 @@ const (
 	zipkinPath = "/api/v2/spans"
 
 	defaultTimeout = 10 * time.Second // the OpenTelemetry default
-	maxAfter       = giveUp           // maximum for Retry-After
+	maxAfter       = giveUp           // maximum delay from Retry-After
 )
 
 // A Target is the destination for one signal.
@@ -60,8 +60,8 @@ type Target struct {
 	Protocol Protocol
 	Endpoint string        // URL, or host:port, which means plain text for an IP address and TLS for a host name
 	Header   http.Header   // sent with each export; may contain secrets
-	Timeout  time.Duration // for one attempt; 0 means 10 s
-	TLS      *tls.Config   // for https endpoints; nil means the system roots
+	Timeout  time.Duration // maximum duration of one attempt; 0 means 10 s
+	TLS      *tls.Config   // used for https endpoints; nil means the default configuration with the system roots
 	Signal   Signal
 	Resource Resource // provides the version for User-Agent, and the pod IP for the check of OwnPorts
 	OwnPorts []int    // ports of this process; New returns an error for an endpoint with such a port
@@ -121,7 +121,7 @@ func New(t Target) (Sender, func(), error) {
 	export, proxied := e.post, true
 	var protocols http.Protocols
 	protocols.SetHTTP1(t.Protocol != OTLPGRPC)
-	protocols.SetHTTP2(true) // over TLS
+	protocols.SetHTTP2(true) // used only over TLS
 	switch t.Protocol {
 	case OTLPGRPC:
 		protocols.SetUnencryptedHTTP2(true)
@@ -339,9 +339,8 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 	return 0, r
 }
 
-// gRPC status codes that OTLP defines as retryable (OTLP 1.x, "Failures"). RESOURCE_EXHAUSTED is not
-// included, because it is only retryable if the status details contain RetryInfo, which call does not
-// parse.
+// gRPC status codes that OTLP defines as retryable (OTLP 1.x, "Failures"). RESOURCE_EXHAUSTED is not included, because
+// it is retryable only if the status details contain RetryInfo, which call does not parse.
 const (
 	grpcCancelled        = 1
 	grpcDeadlineExceeded = 4

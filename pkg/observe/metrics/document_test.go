@@ -101,8 +101,8 @@ func except(all, others []shown) []shown {
 	})
 }
 
-// collectorNames returns the names of the metrics of the collectors of client_golang, without their
-// prefix. It does not list the metrics of the process, because all of them are exported.
+// collectorNames returns the metric names of the client_golang collectors, without their prefix. It
+// does not list the metrics of the process, because all of them are exported.
 func collectorNames(all []shown) string {
 	clients := slices.DeleteFunc(slices.Clone(all), func(f shown) bool {
 		return f.ours || strings.HasPrefix(f.name, "queue_proxy_process_")

@@ -23,7 +23,7 @@ import (
 
 // An injector is a process of the command "injector serve".
 type injector struct {
-	reviews, metrics string // addresses
+	reviews, metrics string // addresses for admission reviews and metrics
 	client           *http.Client
 }
 
@@ -113,8 +113,8 @@ func TestPrometheusEvaluatesDashboard(t *testing.T) {
 	empty := map[string]bool{
 		"Failures by reason": true, "Reasons for not ready": true, "Readiness changes": true, "Dropped telemetry": true, "Failed scrapes": true,
 		"Liveness and startup probes": true,
-		"Queued requests":             true, "Running requests": true, "Memory": true, "Concurrency limit": true, "State of adaptive limits": true, // without limits
-		"Certificate expiry": true, "caBundle updates": true, "Last caBundle check": true, // without TLS, and without --self-managed
+		"Queued requests":             true, "Running requests": true, "Memory": true, "Concurrency limit": true, "State of adaptive limits": true, // no data without limits
+		"Certificate expiry": true, "caBundle updates": true, "Last caBundle check": true, // no data without TLS and without --self-managed
 		"Events": true, "Closed by bounds": true, "gRPC responses by status": true,
 	}
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

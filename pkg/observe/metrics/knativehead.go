@@ -67,7 +67,7 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags, names names) *knat
 	if names&namesHead != 0 {
 		add("kn_serving_invocation_duration_seconds", "kn_serving_queue_depth")
 	}
-	// The OpenTelemetry resource.
+	// These labels describe the OpenTelemetry resource.
 	r.with("container_name", "queue-proxy", "k8s_namespace_name", o.Namespace, "k8s_pod_name", o.Pod, "service_instance_id", o.Pod,
 		"service_name", cmp.Or(o.Service, o.Configuration, o.Revision, o.Pod), "service_version", cmp.Or(o.Commit, "unknown"),
 		"kn_service_name", o.Service, "kn_configuration_name", o.Configuration, "kn_revision_name", o.Revision,

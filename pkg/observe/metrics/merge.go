@@ -35,8 +35,8 @@ type Merge struct {
 }
 
 const (
-	mergeTimeout = 5 * time.Second
-	mergeSize    = 8 << 20 // bytes
+	mergeTimeout = 5 * time.Second // default of Merge.timeout
+	mergeSize    = 8 << 20         // default of Merge.maxSize in bytes
 
 	// mergeShare is the fraction of the scraper's timeout that is available to the user container.
 	mergeShare = 0.8
@@ -54,7 +54,7 @@ const (
 	scrapeTimeout     = "timeout"     // the response was not complete in time
 	scrapeStatus      = "status"      // the status code is not 200
 	scrapeTooLarge    = "too-large"   // the response is larger than maxSize
-	scrapeGarbage     = "garbage"     // neither the text format nor OpenMetrics
+	scrapeGarbage     = "garbage"     // the response is not in a supported format
 	scrapeBusy        = "busy"        // too many concurrent scrapes
 )
 

@@ -49,7 +49,7 @@ type Options struct {
 type Gauges struct {
 	Load            func() (running, waiting int)              // number of requests in the user container and in the queue
 	OldestWaiter    func() time.Time                           // arrival time of the first request in the queue; zero if the queue is empty
-	Limit           func() (running, waiting int)              // maximum of Load; if running is 0, there is no limit and waiting is undefined
+	Limit           func() (running, waiting int)              // maximum results of Load; if running is 0, there is no limit and waiting is undefined
 	Adaptive        func() (observation.LimitState, bool)      // state of an adaptive limit; false if the limit is fixed
 	Ready           func() (ready, probed bool, reason string) // result of the readiness probes, and one of NotReadyReasons if they fail; probed is false before the first result
 	AppHangs        func() bool                                // whether the status page reports that the application does not respond
@@ -133,15 +133,15 @@ func New(o Options) (*Metrics, error) {
 	return m, nil
 }
 
-// Handler returns a handler that serves /metrics for GET and HEAD, and 404 for other paths. The Accept field
-// selects the Prometheus text format, the protobuf format or OpenMetrics. With [Options.Merge], the metrics of
-// the user container are appended, and the protobuf format is only used if the user container supports it.
+// Handler returns a handler that serves /metrics for GET and HEAD, and 404 for other paths. The Accept field selects
+// the Prometheus text format, the protobuf format or OpenMetrics. With [Options.Merge], the metrics of the user
+// container are appended, and the protobuf format is used only if the user container supports it.
 func (m *Metrics) Handler() http.Handler { return m.handler }
 
 // Observe records a completed request. It does not lock or allocate, except for the first request with a new
 // set of labels.
 //
-// Excluded requests are ignored (docs/promises.md 3.10). Kubelet probes are only counted in their own metric.
+// Excluded requests are ignored (docs/promises.md 3.10). Kubelet probes are counted only in their own metric.
 func (m *Metrics) Observe(o *observation.Observation) {
 	switch {
 	case m == nil || o.Excluded:

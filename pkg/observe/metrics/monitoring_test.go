@@ -14,8 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// These tests verify that the queries in deploy/monitoring and in the documents only use metrics and labels that
-// exist.
+// These tests verify that the queries in deploy/monitoring and in the documents use only metrics and labels that exist.
 
 const (
 	monitoring = "../../../deploy/monitoring/"

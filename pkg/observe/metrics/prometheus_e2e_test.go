@@ -250,7 +250,7 @@ func startPrometheus(t *testing.T, jobs map[string]http.Handler, flags ...string
 	return startPrometheusOn(t, targets, flags...)
 }
 
-// startPrometheusOn is like startPrometheus for the addresses of targets.
+// startPrometheusOn is like startPrometheus, but scrapes the addresses in targets.
 func startPrometheusOn(t *testing.T, targets map[string]string, flags ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observe/export"
 )
 
-// PushConfig contains the settings for pushing metrics. Zero values are unset.
+// PushConfig contains the settings for pushing metrics. A zero value means that the setting is not set.
 type PushConfig struct {
 	export.Settings
 

@@ -68,7 +68,7 @@ func TestPushRepeatsAfterInterval(t *testing.T) {
 			}
 			return 0, nil
 		}, func() {})
-		time.Sleep(35 * time.Second) // time of synctest
+		time.Sleep(35 * time.Second) // fake time of synctest
 		synctest.Wait()
 		harness.Equal(t, pushes.Load(), 3, "pushes in 35s")
 		time.Sleep(20 * time.Second)

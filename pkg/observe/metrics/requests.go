@@ -26,7 +26,7 @@ type requests struct {
 	wait     histogram
 	app      *table[histogram]
 
-	exemplars *exemplars // exemplars in app
+	exemplars *exemplars // exemplars of the histograms in app
 }
 
 func newRequests(r *registry) *requests {

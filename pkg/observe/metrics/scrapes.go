@@ -29,13 +29,13 @@ const (
 // scrapes serves the metrics at path. A page is rendered into memory and then sent. Therefore a scraper that
 // does not read the page uses memory, but does not prevent other pages from being rendered.
 //
-// If the pages of other scrapes leave no memory, the server selects the oldest page of the client with the most
-// bytes, and cancels this page if the server began to send it at least takeTime ago. Otherwise, the new scrape
-// waits. If a client has maxPerClient scrapes, only its own pages can be canceled for a new scrape. If none of
-// them can be canceled, the new scrape fails.
+// If the pages of other scrapes leave no memory, the server selects the oldest page of the client with the most bytes.
+// It cancels this page if it began to send the page at least takeTime ago. Otherwise, the new scrape waits. If a client
+// has maxPerClient scrapes, only its own pages can be canceled for a new scrape. If none of them can be canceled, the
+// new scrape fails.
 type scrapes struct {
 	handler   http.Handler
-	free      sync.Pool       // of *page
+	free      sync.Pool       // contains *page
 	pages     *fair.Semaphore // each slot is a byte of a page
 	rendering *fair.Semaphore
 	typical   atomic.Int64 // expected number of bytes of the next page
@@ -61,7 +61,7 @@ func bounded(h http.Handler) http.Handler {
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), turnTime)
 	defer cancel()
-	control := http.NewResponseController(w) // errors are ignored, because a recorder has no deadlines
+	control := http.NewResponseController(w) // errors are ignored, because the recorder in a test has no deadlines
 	scrape := fair.Request{Client: fair.Address(r.RemoteAddr), Weight: int(s.typical.Load()), End: func() bool {
 		_ = control.SetWriteDeadline(time.Unix(1, 0))
 		return true

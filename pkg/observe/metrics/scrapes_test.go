@@ -54,7 +54,7 @@ func TestStalledScrapersDoNotBlockOthers(t *testing.T) {
 	}
 }
 
-// A canceled page must be shorter than its Content-Length, so that the scraper detects that it is incomplete.
+// A canceled page must be shorter than its Content-Length, so that the scraper detects the truncation.
 func TestCanceledPageIsTruncated(t *testing.T) {
 	server := httptest.NewServer(bounded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, megabytes(6))

@@ -165,7 +165,7 @@ func addRest(r *registry, o *Options) {
 	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "Version information in the labels. The value is 1.", one)
 }
 
-// one is a read that returns 1.
+// one is a read for a series with the value 1.
 func one(add func(float64, ...string)) { add(1) }
 
 // place returns 1 for true and 0 for false.

@@ -16,14 +16,14 @@ import (
 // A wire records the exports of an exporter. It uses the clock of the synctest bubble.
 type wire struct {
 	sizes   []int                     // number of spans in each batch
-	at      []time.Duration           // time of each batch after the first one
+	at      []time.Duration           // time of each batch, measured from the first batch
 	began   time.Time                 // time of the first batch
 	wait    func(ctx context.Context) // called before each response; may be nil
 	answer  func(try int) error       // returns the response to an attempt; may be nil
 	sent    uint64                    // number of accepted spans
 	body    []byte                    // last body
 	reports []error                   // errors that the exporter reported
-	ends    []uint64                  // numbers of lost spans when an export succeeded again
+	ends    []uint64                  // numbers of lost spans that the exporter passed to Restored
 }
 
 // start starts an exporter that sends to w.

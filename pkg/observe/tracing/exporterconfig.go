@@ -12,7 +12,7 @@ import (
 type ExporterConfig struct {
 	export.Settings
 
-	SamplingRate float64 // Knative 1.19 and later
+	SamplingRate float64 // setting of Knative 1.19 and later
 
 	// Settings of Knative before 1.19.
 	Backend        string

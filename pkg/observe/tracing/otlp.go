@@ -18,18 +18,18 @@ import (
 // common.proto). The generated Go types are not used, because they need more CPU time than forwarding a
 // request.
 const (
-	// TracesData, which has the same fields as ExportTraceServiceRequest.
+	// Fields of TracesData, which has the same fields as ExportTraceServiceRequest.
 	resourceSpans = 1
 
-	// ResourceSpans.
+	// Fields of ResourceSpans.
 	resourceField = 1
 	scopeSpans    = 2
 
-	// ScopeSpans.
+	// Fields of ScopeSpans.
 	scopeField = 1
 	spansField = 2
 
-	// Span.
+	// Fields of Span, and values of its flags.
 	traceIDField    = 1
 	spanIDField     = 2
 	traceStateField = 3
@@ -45,20 +45,20 @@ const (
 	hasIsRemoteFlag = 0x100
 	isRemoteFlag    = 0x200
 
-	// Event.
+	// Fields of Event.
 	eventTimeField = 1
 	eventNameField = 2
 
-	// Status.
+	// Fields of Status, and the code for an error.
 	statusMessageField = 2
 	statusCodeField    = 3
 	statusError        = 2
 
-	// KeyValue.
+	// Fields of KeyValue.
 	keyField   = 1
 	valueField = 2
 
-	// AnyValue.
+	// Fields of AnyValue.
 	stringValueField = 1
 	boolValueField   = 2
 	intValueField    = 3
@@ -75,7 +75,7 @@ func otlpKind(kind int) uint64 {
 	case trace.SpanKindClient:
 		return 3
 	}
-	return 1 // internal
+	return 1 // SPAN_KIND_INTERNAL
 }
 
 // otlpFlags returns the flags of a span. It also checks the parent ID, because HasRemoteParent is set in each
@@ -215,7 +215,7 @@ func appendLongAttribute(b []byte, a *attribute) []byte {
 // An otlpJSON encodes spans for OTLP in JSON (OTLP 1.x, "JSON Protobuf Encoding"). It writes enums as
 // numbers, IDs as hexadecimal digits, and 64-bit integers as strings.
 type otlpJSON struct {
-	start []byte // before the spans
+	start []byte // JSON text before the spans
 }
 
 func newOTLPJSON(r *export.Resource) (format, error) {

@@ -35,8 +35,8 @@ func (r *record) reset() {
 type attribute struct {
 	name   string
 	kind   attributeKind
-	text   string // only for stringKind
-	number int64  // only for intKind
+	text   string // set only for stringKind
+	number int64  // set only for intKind
 }
 
 type attributeKind uint8

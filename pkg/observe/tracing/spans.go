@@ -231,8 +231,8 @@ func (a *attributes) addApp(o *observation.Observation, m method, t *Tracer) {
 
 // Limits for a tracestate in spans.
 const (
-	maxState   = 512 // in bytes; recommended by W3C Trace Context
-	maxMembers = 32  // W3C Trace Context 3.3.1.1
+	maxState   = 512 // maximum length in bytes, as recommended by W3C Trace Context
+	maxMembers = 32  // maximum number of members (W3C Trace Context 3.3.1.1)
 )
 
 // shownState returns the tracestate for spans, or "" if s is invalid. The user container receives s
@@ -246,7 +246,7 @@ func shownState(s string) string {
 	for member := range strings.SplitSeq(s, ",") {
 		member = strings.Trim(member, " \t")
 		if member == "" {
-			continue // allowed (W3C Trace Context 3.3.1.1)
+			continue // empty members are allowed (W3C Trace Context 3.3.1.1)
 		}
 		key, value, _ := strings.Cut(member, "=")
 		if !isStateKey(key) || !isStateValue(value) || keys[key] {

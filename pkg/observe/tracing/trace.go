@@ -169,7 +169,7 @@ func (r *Trace) Fields() []transport.Field {
 	if r.parent.short {
 		id = id[16:]
 	}
-	state, server := r.text[len(r.text)-1:], "" // 0 or 1
+	state, server := r.text[len(r.text)-1:], "" // state is the sampled flag, 0 or 1
 	if r.parent.decision == debug {
 		state = "d"
 	}
@@ -222,7 +222,7 @@ func (r *Trace) End(o *observation.Observation) {
 		r.exportSpans(o)
 	}
 	if r.record != nil {
-		r.record.state = "" // memory of the engine
+		r.record.state = "" // the string references memory of the engine
 	}
 	*r = Trace{record: r.record}
 	t.traces.Put(r)

@@ -26,20 +26,20 @@ import (
 // formats are supported: W3C has precedence over B3, and B3 over the single B3 header.
 type Formats uint8
 
-// The formats. If none is set, the fields of the client are forwarded unchanged.
+// Values of Formats. If none is set, the fields of the client are forwarded unchanged.
 const (
 	inW3C      Formats = 1 << iota // traceparent; tracestate is forwarded unchanged
 	inB3                           // X-B3-*
 	inB3Single                     // b3
 )
 
-// Sampling determines which requests are traced. The zero value means none.
+// Sampling determines which requests are traced. The zero value selects no requests.
 type Sampling struct {
 	Rate   float64 // fraction of sampled traces, 0 to 1
 	Follow bool    // use the decision of the client, if there is one, instead of Rate
 }
 
-// never reports whether no request is ever traced.
+// never reports whether s selects no requests.
 func (s Sampling) never() bool { return !s.Follow && !(s.Rate > 0) }
 
 // Options configure a tracer. [ExporterConfig.Options] derives them from the settings of Knative

@@ -13,8 +13,8 @@ import (
 
 // A zipkin encodes spans for the Zipkin v2 API (zipkin.io/zipkin-api).
 type zipkin struct {
-	local string // localEndpoint
-	lines bool   // one line for each span, instead of the body of a POST to /api/v2/spans
+	local string // value of localEndpoint in JSON
+	lines bool   // write one line for each span, instead of the body of a POST to /api/v2/spans
 }
 
 // newZipkin returns the format for a POST to /api/v2/spans. If no service name is set, localEndpoint
@@ -50,7 +50,7 @@ func appendZipkinAddress(b []byte, ip netip.Addr) []byte {
 // body implements format. Each span ends in a comma or in a line feed.
 func (f *zipkin) body(spans []byte) []byte {
 	if f.lines {
-		return spans // writeTo does not retain it
+		return spans // writeTo does not retain the body
 	}
 	return slices.Concat([]byte("["), spans[:len(spans)-1], []byte("]"))
 }

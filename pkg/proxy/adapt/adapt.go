@@ -1,8 +1,8 @@
 // Package adapt finds the concurrency limit of an application while it runs.
 //
-// A [Limiter] counts the requests that hold a slot. The adaptive limit applies to the requests
-// that are running in the application. Streams, requests that wait for their client, and requests
-// that take at least 10 times the typical application time only count toward the ceiling.
+// A [Limiter] counts the requests that hold a slot. The adaptive limit applies to the requests that
+// are running in the application. Streams, requests that wait for their client, and requests that
+// take at least 10 times the typical application time count only toward the ceiling.
 //
 // A new limiter doubles the limit as long as the goodput grows with the limit. Then it compares
 // the chosen limit, which is called the base, with a candidate. The two limits alternate, and
@@ -16,13 +16,13 @@
 // The limiter does not measure the application time without load, which would require a limit of a
 // few requests. Both limits are measured at nearly the same time, so an application that becomes
 // slower or faster has little effect on the result of a trial. The more a candidate reduced the
-// goodput, the longer is the pause before the next trial in the same direction.
+// goodput, the longer the pause before the next trial in the same direction.
 //
 // The ideas and their sources:
 //
 //   - A limit that follows the gradient of the latency over the requests in flight: Netflix,
 //     concurrency-limits (Vegas, Gradient2), https://github.com/Netflix/concurrency-limits.
-//   - Repeated measurements of the latency with a lower limit, with jitter: the adaptive
+//   - Repeated measurements of the latency at a lower limit, with jitter: the adaptive
 //     concurrency filter of Envoy, which by default measures with a limit of 3.
 //   - The maximum of the power as the operating point: L. Kleinrock, Power and deterministic
 //     rules of thumb for probabilistic problems in computer communications, 1979.
@@ -48,29 +48,29 @@ const MaxLimit = 1000
 // enough that the first windows contain enough responses.
 const firstLimit = 4
 
-// Bounds of a window.
+// Constants that determine when a window begins and ends.
 const (
 	minWindow  = 250 * time.Millisecond // minimum duration; longer than the pauses of most garbage collectors
 	maxWindow  = 5 * time.Second        // maximum duration, unless maxTimes allows a longer window
-	minTimes   = 2                      // minimum duration in application times; halved during the start
+	minTimes   = 2                      // minimum duration in application times; halved during startup
 	maxTimes   = 20                     // maximum duration in application times, if this is longer than maxWindow
-	settleTime = 2                      // application times between a change to the limit and the next window; halved during the start
-	minSamples = 16                     // minimum number of responses or errors in a window that ends early; lower during the start
+	settleTime = 2                      // application times between a change to the limit and the next window; halved during startup
+	minSamples = 16                     // minimum number of responses or errors in a window that ends early; lower during startup
 	enough     = 0.01                   // maximum variance of the mean, divided by the square of the mean, for a window that ends early
 	patience   = 4                      // factor by which the maximum duration is multiplied if the limit is reached and there are few responses
 )
 
-// fullShare is the minimum share of the busy time during which the limit must be reached. Windows
-// with a smaller share are not compared with others.
+// fullShare is the share of the busy time for which the limit must be reached. Windows with a
+// smaller share are not compared with others.
 const fullShare = 0.05
 
-// longestFade is the number of ticks after which controller.longest has decreased to about a third
-// if no request is queued.
+// longestFade is the number of ticks without queued requests in which controller.longest decreases
+// to about a third.
 const longestFade = 32
 
 // leastHeld is the minimum ratio of tally.held to tally.slots for a window to end early. A lower
-// ratio means that many slots are held by requests that have not ended, so that the window
-// contains too few slow requests.
+// ratio means that many slots are held by requests that have not ended, so the window contains too
+// few slow requests.
 const leastHeld = 0.75
 
 // noAnswers is the minimum duration of a window without a response after which the limiter
@@ -85,7 +85,7 @@ type Settings struct {
 	Seed  uint64 // seed of the jitter in the length of windows
 }
 
-// Ceiling returns the maximum of the limit, which is Max or MaxLimit.
+// Ceiling returns the maximum limit, which is Max or MaxLimit.
 func (s Settings) Ceiling() int {
 	if s.Max <= 0 {
 		return MaxLimit
@@ -108,7 +108,7 @@ type controller struct {
 	window  tally
 	took    float64 // moving average of the application time in seconds; 0 means unknown
 
-	counted int           // requests that count toward the limit
+	counted int           // number of requests that count toward the limit
 	at      time.Time     // time of the last event, up to which the window is computed
 	waited  time.Duration // how long the first queued request has waited; 0 means that the queue is empty
 	longest time.Duration // recent maximum of waited
@@ -196,8 +196,8 @@ func (c *controller) advance(now time.Time) {
 	c.at = now
 }
 
-// done records that a request ended with the result r after the application time d. sampled is false
-// if the request was a long request. Such a request is only recorded if r is Unfinished.
+// done records that a request ended with the result r after the application time d. sampled is
+// false if the request was a long request. Such a request is recorded only if r is Unfinished.
 //
 // An application time above maxTimes times the mean is reduced to this value, but not below
 // minWindow. Otherwise a few slow requests could determine the result.
@@ -249,8 +249,8 @@ func (c *controller) settle(now time.Time) bool {
 	return true
 }
 
-// unit returns the application time in seconds, from which the length of windows is computed. During
-// the start, it returns half of the application time, so that the start takes less time.
+// unit returns the application time in seconds, from which the length of windows is computed.
+// During startup, it returns half of the application time, so that startup takes less time.
 func (c *controller) unit() float64 {
 	if c.start.active {
 		return c.took / 2
@@ -397,7 +397,7 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 // average number of these requests is tried as the limit for one window instead.
 //
 // The base does not change if it is at most firstLimit or if all responses are errors, because the
-// load may not be the cause of the errors.
+// load might not be the cause of the errors.
 func (c *controller) lowerUnreached(now time.Time, w *tally) {
 	limit := max(int(w.slots/w.lasted), firstLimit, c.min)
 	switch {

@@ -11,8 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// serve simulates an application with the given number of workers, which needs 10 ms per request
-// and always has as many requests as the limit admits. serve returns the time after the simulation.
+// serve simulates an application that has the given number of workers, takes 10 ms per request, and
+// always receives as many requests as the limit admits. It returns the time after the simulation.
 func serve(l *Limiter, now time.Time, lasts time.Duration, workers int, failed bool) time.Time {
 	result := Answered
 	if failed {
@@ -111,7 +111,7 @@ func TestSettledLimitNeedsBothComparisons(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings Settings
 		least    int
-		missing  string // part of State.Missing; empty if the limit is settled
+		missing  string // substring of State.Missing; empty if the limit is settled
 	}{
 		"between the bounds": {Settings{Max: 50}, 10, ""},
 		"at the ceiling":     {Settings{Max: 6}, 6, "maximum"},
@@ -182,7 +182,7 @@ func TestLimitStaysWithinBounds(t *testing.T) {
 	}
 }
 
-// actOnLimiter calls random methods of l and updates running, the slots of the running requests.
+// actOnLimiter calls random methods of l and updates running, which contains the slots of the running requests.
 func actOnLimiter(l *Limiter, now time.Time, rng *rand.Rand, running *[]*Slot) {
 	if l.Free() && rng.IntN(3) > 0 {
 		s := &Slot{}
@@ -334,7 +334,7 @@ func BenchmarkRequest(b *testing.B) {
 
 // poll runs 20 clients, each of which sends n polls of 4 s, and a client with requests of 10 ms.
 func poll(l *Limiter, now time.Time, n int) time.Time {
-	const polls, other = 1, 2 // paths
+	const polls, other = 1, 2 // hashes of the paths
 	slots := make([]Slot, 20)
 	for range n {
 		for i := range slots {

@@ -12,9 +12,9 @@ const (
 	fewRequests  = 8    // minimum number of requests for the decision
 	mostRequests = 1024 // number of requests that determine the share
 
-	// A long request is recorded only if there was a short response for another path within the time
-	// responding. This time is long enough for a queue of many polls, which can delay the next short
-	// request by several seconds.
+	// A long request is recorded only if there was a short response for another path in the last
+	// responding period. This period is long enough for a queue of many polls, which can delay the
+	// next short request by several seconds.
 	responding = 10 * time.Second
 
 	// The share of long requests among the last few requests must also be above mostlyLong. A long

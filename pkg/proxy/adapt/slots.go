@@ -40,7 +40,7 @@ type Slot struct {
 	prev, next *Slot         // links in the list of [Limiter]; used if exempt is Counted
 }
 
-// An Exemption is the reason why a request only counts towards the ceiling.
+// An Exemption is the reason why a request counts only toward the ceiling.
 type Exemption uint8
 
 // Values of [Exemption].
@@ -71,17 +71,17 @@ func (s *Slot) Exemption() Exemption {
 // Its methods must not be called concurrently.
 type Limiter struct {
 	controller controller
-	running    int // requests that hold a slot
-	counted    int // requests that count toward the adaptive limit
+	running    int // number of requests that hold a slot
+	counted    int // number of requests that count toward the adaptive limit
 
 	oldest, newest *Slot         // list of all requests except streams and long requests
 	longAfter      time.Duration // application time after which a request is long
 	responded      bool          // a response has arrived since Tick last exempted a long request
-	typical        float64       // estimated lower quartile of the application time in seconds, without streams and paths with mostly long requests
+	typical        float64       // estimated lower quartile of the application time in seconds, excluding streams and paths with mostly long requests
 	increased      time.Time     // last time that typical was increased
 	shortened      time.Time     // last time that a request ended after an application time of at most typical
 	credit         float64       // maximum increase of log(typical)
-	polls          int           // running requests of paths with mostly long requests
+	polls          int           // number of running requests for paths with mostly long requests
 	polledAt       time.Time     // last time that a poll ended while many polls were running
 	paths          paths
 }
@@ -95,9 +95,9 @@ func New(s Settings) *Limiter {
 // limit is not reported as settled, because a fixed limit would count the exempt requests.
 const mostExempt = 0.1
 
-// pollAge is the time during which the limit is not reported as settled after one of many polls has
-// ended. Clients usually send the next polls within this time. A poll is a request for a path with
-// mostly long requests.
+// pollAge is how long the limit is not reported as settled after one of many polls has ended.
+// Clients usually send the next polls within this time. A poll is a request for a path with mostly
+// long requests.
 const pollAge = time.Minute
 
 // State returns the state of the limit for the status page and for logs.
@@ -184,7 +184,7 @@ func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result)
 }
 
 // note adjusts the typical application time. The size of a step does not depend on the application
-// time of the request. The result is close to the lower quartile and not to the median, because a
+// time of the request. The result is close to the lower quartile rather than the median, because a
 // large share of the requests may be long. Each increase is limited by the number of short requests
 // and by the time since the last increase. Many long requests that end at the same time therefore
 // have little effect.

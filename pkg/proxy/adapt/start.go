@@ -7,11 +7,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// Bounds on the elasticity during the start. The elasticity is the logarithm of the growth of the
+// Bounds on the elasticity during startup. The elasticity is the logarithm of the growth of the
 // goodput divided by the logarithm of the growth of the limit.
 const (
 	startGrows   = 0.5 // minimum elasticity at which the limit is doubled again
-	startCertain = 2   // number of standard errors by which the elasticity must be below 1 to end the start
+	startCertain = 2   // number of standard errors by which the elasticity must be below 1 to end the startup phase
 	startTurns   = 4   // number of windows with one limit after which the limit is doubled even if the result is not clear
 )
 
@@ -19,14 +19,14 @@ const (
 // last two limits. If the application becomes faster between these windows, the resulting limit
 // may be too high, and the search lowers it again.
 type start struct {
-	active  bool  // the start has not ended
+	active  bool  // the startup phase has not ended
 	before  tally // windows with the previous limit; the zero value if there was no previous limit
 	current tally // windows with the current limit
 	turns   int   // number of windows with the current limit
 }
 
-// endStart ends a window during the start. It doubles the limit, ends the start, or begins another
-// window with the same limit.
+// endStart ends a window of the startup phase. It doubles the limit, ends the phase, or begins
+// another window with the same limit.
 func (c *controller) endStart(now time.Time, w *tally) {
 	s := &c.start
 	s.current.add(w)
@@ -64,7 +64,7 @@ func (c *controller) double(now time.Time) {
 	c.put(now, c.base)
 }
 
-// endSearchStart ends the start. The search then begins with limit as the base.
+// endSearchStart ends the startup phase. The search then begins with limit as the base.
 func (c *controller) endSearchStart(now time.Time, limit int, why observation.LimitReason) {
 	c.start = start{}
 	c.base, c.reason = limit, why
@@ -77,7 +77,7 @@ func (c *controller) endSearchStart(now time.Time, limit int, why observation.Li
 	c.put(now, c.base)
 }
 
-// A startOutcome compares the last two limits of the start.
+// A startOutcome compares the last two limits of the startup phase.
 type startOutcome struct {
 	value, sigma float64 // elasticity of the goodput, and its standard error
 	errors       bool    // the share of errors grew with the limit, and outweighs the growth of the goodput

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// A tally contains the limit and the sums of one or more windows with this limit. The fields good, failed and
-// late only include responses that ended while the limit was reached, because other responses do not depend on
-// the limit. Requests that ended because of a timeout are counted as responses with an error.
+// A tally contains the limit and the sums of one or more windows with this limit. The fields good, failed and late
+// include only responses that ended while the limit was reached, because other responses do not depend on the limit.
+// Requests that ended because of a timeout are counted as responses with an error.
 type tally struct {
 	limit      int
 	lasted     float64 // duration of the windows in seconds
 	busy       float64 // seconds with at least one request
 	full       float64 // seconds with the limit reached
-	good       float64 // successful responses while the limit was reached
-	failed     float64 // errors while the limit was reached
-	late       float64 // responses to disconnected clients while the limit was reached
-	unfinished float64 // requests that ended before the application responded
+	good       float64 // number of successful responses while the limit was reached
+	failed     float64 // number of errors while the limit was reached
+	late       float64 // number of responses to disconnected clients while the limit was reached
+	unfinished float64 // number of requests that ended before the application responded
 
-	responses  float64 // all responses, including errors
+	responses  float64 // number of all responses, including errors
 	slots      float64 // integral of the number of counted requests over time, in request-seconds
 	held       float64 // sum of the application times of requests that ended or became long, in seconds
-	exempt     float64 // requests that became long
-	exemptTime float64 // sum of the application times of requests that became long, in seconds; included in time
+	exempt     float64 // number of requests that became long
+	exemptTime float64 // sum of the application times of requests that became long, in seconds; part of the field time
 
 	// The following fields also include errors that occurred while the limit was not reached.
 	rejected     float64 // number of errors
@@ -73,7 +73,7 @@ func (t *tally) noteHeld(held float64) {
 // shortestTime is the minimum application time in seconds. It replaces shorter times.
 const shortestTime = 1e-5
 
-// mostLong is the share of requests that became long above which lower limits are not tried.
+// mostLong is the maximum share of requests that become long. Above this share, lower limits are not tried.
 const mostLong = 0.2
 
 // lateWeight is the weight of a response to a disconnected client.
@@ -114,10 +114,10 @@ func (t *tally) isMixed() bool { return t.exempt > mostLong*(t.responses+t.exemp
 // because a limit with more responses is better even if all clients disconnect.
 func (t *tally) served() float64 { return t.good + lateWeight*t.late }
 
-// samples returns the number of responses without errors while the limit was reached.
+// samples returns the number of responses without errors that ended while the limit was reached.
 func (t *tally) samples() float64 { return t.good + t.late }
 
-// mostFailed reports whether more than half of the responses while the limit was reached are errors.
+// mostFailed reports whether more than half of the responses that ended while the limit was reached are errors.
 func (t *tally) mostFailed() bool { return t.failed > t.samples() }
 
 // mostRejected reports whether more than half of all responses are errors. It requires at least minSamples
@@ -142,9 +142,9 @@ func (t *tally) work() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.samples(), 0.5)
 }
 
-// success returns the share of successful responses, and the variance of the logarithm of this share.
-// It includes responses while the limit was not reached, because an application that rejects requests
-// above a certain number rarely reaches a higher limit.
+// success returns the share of successful responses, and the variance of the logarithm of this share. It includes
+// responses that ended while the limit was not reached, because an application that rejects requests above a certain
+// number rarely reaches a higher limit.
 func (t *tally) success() (share, variance float64) {
 	good, failed := max(t.responses-t.rejected, 0.5), t.rejected
 	return good / (good + failed), failed / (good + failed) / good
@@ -182,7 +182,7 @@ func (t *tally) typical() (log, variance float64) {
 // A lowest estimates the mean without load. It contains the lowest recent mean and the limit at which this mean was
 // measured. A higher mean replaces it only if the higher mean was measured at a lower limit or at about the same limit.
 type lowest struct {
-	mean  float64   // in seconds; 0 means unknown
+	mean  float64   // lowest recent mean in seconds; 0 means unknown
 	limit int       // the limit at which mean was measured
 	at    time.Time // when mean was measured
 }
@@ -201,12 +201,12 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 	}
 }
 
-// A watch detects a change in the mean of the windows of one limit, as returned by work. For each
+// A watch detects a change in the mean that work returns for the windows of one limit. For each
 // direction, it sums the deviations from the expected mean, each reduced by the noise. A negative
 // sum is replaced with 0 (Page, 1954).
 type watch struct {
 	expected        float64 // expected mean in seconds; 0 means unknown
-	longer, shorter float64 // sums of the deviations of the logarithm of the mean
+	longer, shorter float64 // sums of the logarithmic deviations from the expected mean
 }
 
 // note adds a window. It reports whether the mean has changed, and returns the direction of the

@@ -7,41 +7,40 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// The distances between a base and a candidate, as the logarithm of their ratio.
+// The distances between the base and a candidate, as the logarithm of the ratio of the two limits.
 const (
 	changeStep = 0.4      // first and largest step of a search
 	finestStep = 0.2      // smallest step
 	failedStep = math.Ln2 // step to a lower candidate while most responses are errors
 
-	// The last steps of a search are stepOfSpread times the spread of the application times, but in the
-	// range from finestStep to changeStep. If the spread is large, the comparison of two limits that are
-	// close needs many requests.
+	// The last steps of a search are stepOfSpread times the spread of the application times, but in the range from
+	// finestStep to changeStep. If the spread is large, the comparison of two similar limits needs many requests.
 	stepOfSpread = 0.16
 )
 
-// Constants of the decision.
+// Constants for the decision whether a candidate is better.
 const (
 	// A higher limit is better if its logarithm grows by x and the logarithm of the goodput grows by
 	// more than timeWeight * x. In terms of the exponent w in the package comment, timeWeight is
 	// w / (1 + w).
 	timeWeight = 0.08
 
-	// errorWeight is the weight of the logarithm of the share of successful responses. The weight of
-	// the logarithm of the goodput is 1.
+	// errorWeight is the weight of log(share of successful responses), relative to the weight 1 of
+	// log(goodput).
 	errorWeight = 2
 
 	// If the logarithm of the share of successful responses decreases by more than errorDrop,
 	// the higher limit is considered the cause of the errors.
 	errorDrop = 0.05
 
-	// If the goodput grows in proportion to the limit, and its logarithm grows by at least fullGain,
-	// an increase in the errors does not matter.
+	// If the goodput grows in proportion to the limit, and the logarithm of the goodput grows by at
+	// least fullGain, an increase in the errors does not matter.
 	fullGain = 0.3
 
 	certainUp   = 2.5  // number of standard errors by which the powers must differ to end a trial of a higher limit early
 	certainDown = 3.0  // number of standard errors by which the powers must differ to end a trial of a lower limit early
 	precision   = 0.12 // a trial ends if the standard error of the power, divided by the step, is at most this value
-	doubt       = 0.25 // minimum difference between the powers for a better candidate, in standard errors
+	doubt       = 0.25 // minimum difference between the powers, in standard errors, that makes a candidate the better limit
 	maxTurns    = 40   // maximum number of windows of the candidate
 	minTurns    = 4    // minimum number of pairs of windows from which the variance is estimated
 
@@ -93,7 +92,7 @@ type trial struct {
 
 	// The following fields contain sums over pairs of consecutive windows. The difference of a pair
 	// is the difference between the logarithms of the two means.
-	pairs, diffs, squares float64 // number of pairs, differences, squares of the differences
+	pairs, diffs, squares float64 // number of pairs, and the sums of the differences and of their squares
 }
 
 func (t *trial) addBase(w *tally) {
@@ -143,13 +142,13 @@ const (
 
 // A search contains the state from which the next candidate is chosen.
 type search struct {
-	direction direction // of the next candidate
-	step      float64   // step to a higher candidate, and maximum step if far is true
-	finest    float64   // step to a lower candidate, and minimum of step; depends on the spread of the application times
+	direction direction // direction of the next candidate
+	step      float64   // step to a higher candidate, and maximum step to a lower candidate if far is true
+	finest    float64   // step to a lower candidate, and lower bound of the field step; depends on the spread of the application times
 	far       bool      // the next lower candidate is computed from lowest
 	rejected  int       // number of consecutive candidates with the finest step that were rejected
 	found     bool      // neither neighbor of the base is better
-	compared  [2]bool   // by direction; whether a candidate was rejected or did not exist since the base last changed
+	compared  [2]bool   // by direction; whether, since the base last changed, a candidate was rejected or there was none
 	lowest    lowest
 
 	// The pauses between trials and the ends of these pauses, by direction. The pauses apply after the
@@ -180,7 +179,7 @@ func (s *search) moved() {
 	s.pressed, s.compared = time.Time{}, [2]bool{}
 }
 
-// pauses reports whether no candidate may be tried in the current direction yet.
+// pauses reports whether the search must wait before it tries a candidate in the current direction.
 func (c *controller) pauses(now time.Time) bool {
 	s := &c.search
 	if s.direction == up && c.base+1 == s.failing && now.Before(s.failingUntil) {
@@ -256,12 +255,12 @@ func (c *controller) candidate() int {
 	}
 	step := s.finest
 	if c.trial.base.mostFailed() {
-		// A small step may not change the share of errors.
+		// A small step might have no effect on the share of errors.
 		step = failedStep
 	} else if s.far && !s.found && s.lowest.mean > 0 {
-		// If the mean were the lowest mean, the limit at this distance would have the same goodput as
-		// the base. The base moves there in several steps, because a limit that is too low delays the
-		// detection of a faster application.
+		// If the mean were the lowest mean, the limit at this distance would have the same goodput as the base. The
+		// base approaches this limit in several steps, because a limit that is too low delays the detection of a faster
+		// application.
 		step = min(max(math.Log(c.trial.base.mean()/s.lowest.mean), s.finest), s.step)
 	}
 	return max(bounded(base*math.Exp(-step), c.min, c.base-1), c.min)
@@ -297,7 +296,7 @@ func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 }
 
 // fail records that a higher candidate causes errors. It ends the pause for the candidates between
-// the base and this candidate, because they may not cause errors.
+// the base and this candidate, because these candidates might not cause errors.
 func (s *search) fail(candidate int, until time.Time) {
 	s.failing, s.failingUntil = candidate, until
 	s.until[up], s.pressed = time.Time{}, time.Time{}
@@ -308,7 +307,7 @@ type outcome struct {
 	decided    bool
 	better     bool    // the candidate is better than the base
 	elasticity float64 // logarithm of the growth of the goodput, divided by the logarithm of the growth of the limit
-	errors     float64 // estimated change in the logarithm of the share of successful responses that the limit causes
+	errors     float64 // estimated effect of the limit on the logarithm of the share of successful responses
 	silent     bool    // all responses with both limits are errors, or there are no responses
 }
 
@@ -320,10 +319,10 @@ func (t *trial) outcome(base int) (o outcome) {
 	o.elasticity = goodput / growth
 	shareBase, varianceBase := b.success()
 	shareThere, varianceThere := a.success()
-	// If the goodput grows with the limit, load does not cause the errors. The clients of the
-	// failed requests send more requests because the queue is shorter. If the goodput grows by less
-	// than fullGain, a large increase in the errors still matters, because some applications reject
-	// requests above a certain number.
+	// If the goodput grows with the limit, load does not cause the errors. Instead, the clients of
+	// the failed requests send more requests because the queue is shorter. If the goodput grows by
+	// less than fullGain, a large increase in the errors still matters, because some applications
+	// reject requests above a certain number.
 	flatness := 1 - min(max(o.elasticity, 0), 1)
 	small := (1 - flatness) * (1 - min(math.Abs(goodput)/fullGain, 1))
 	o.errors = flatness*math.Log(shareThere/shareBase) + small*(shareThere-shareBase)

@@ -89,7 +89,7 @@ var kindTests = []kindTest{
 	{[]string{autoscaler, asksRoute, hash}, network},
 	{[]string{asksRoute, hash, "K-Kubelet-Probe: x"}, network},
 
-	// Row 3: any other value, with any user agent.
+	// Row 3: any other value of the probe field, with any user agent.
 	{[]string{kubeAgent, "K-Network-Probe: Queue"}, unknown},
 	{[]string{kubeAgent, "K-Network-Probe: QUEUE"}, unknown},
 	{[]string{kubeAgent, "K-Network-Probe: queue, queue"}, unknown},

@@ -28,11 +28,11 @@ const path = "/metrics"
 // Handler returns a handler that serves the current report at /metrics for all methods, and 404 for other paths
 // (docs/promises.md 3.3).
 //
-// The query ?format= selects the format. Without this query, the Accept header selects the format. The format otherwise
-// is used if there is no Accept header, or if several formats have the same weight. If otherwise is "" or unknown,
-// protobuf is used instead. Use "prometheus" for early Knative autoscalers and for KEDA, because they do not send an
-// Accept header. If no format is acceptable, the response is Prometheus text. For example, a header may only accept
-// text/html or application/vnd.google.protobuf, which is the protobuf media type of Prometheus.
+// The query ?format= selects the format. Without this query, the Accept header selects the format. If there is no
+// Accept header, or if several formats have the same weight, the parameter otherwise selects the format. Protobuf is
+// used if otherwise is "" or unknown. Use "prometheus" for early Knative autoscalers and for KEDA, because they do not
+// send an Accept header. If no format is acceptable, the response is Prometheus text. For example, a header may accept
+// only text/html or application/vnd.google.protobuf, which is the protobuf media type of Prometheus.
 //
 // The handler is safe for concurrent use.
 func Handler(s *Stats, l Labels, otherwise Format) http.Handler {

@@ -204,7 +204,7 @@ func TestAcceptSelectsFormat(t *testing.T) {
 		name   string
 		accept []string
 		want   string
-		asText string // with STATS_FORMAT=prometheus, if it differs
+		asText string // expected format with STATS_FORMAT=prometheus, if it differs
 	}{
 		{"none", nil, isProtobuf, isText},
 		{"empty", []string{""}, isProtobuf, isText},

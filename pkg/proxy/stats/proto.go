@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Protobuf tags (number<<3 | wire type) of the fields in Knative's message Stat. Field 7, timestamp, is only used
+// Protobuf tags (number<<3 | wire type) of the fields in Knative's message Stat. Field 7, timestamp, is used only
 // inside the autoscaler.
 const (
 	tagPodName            = 1<<3 | 2
@@ -18,7 +18,7 @@ const (
 
 // appendStat appends the Knative message Stat for the last full second of r, as a proto3 message without a length
 // prefix. The fields are in ascending order, and zero values are omitted. Before the end of the first full second, the
-// message only contains the name of the pod, which must be valid UTF-8.
+// message contains only the name of the pod, which must be valid UTF-8.
 func appendStat(dst []byte, l Labels, r Report) []byte {
 	if l.Pod != "" {
 		dst = append(dst, tagPodName)

@@ -92,11 +92,11 @@ type Report struct {
 
 // A Window contains averages over full seconds. All values are 0 before the first full second.
 type Window struct {
-	// Concurrency is the time-weighted average number of requests in flight. ProxiedConcurrency only includes
-	// proxied requests.
+	// Concurrency is the time-weighted average number of requests in flight. ProxiedConcurrency includes only proxied
+	// requests.
 	Concurrency, ProxiedConcurrency float64
 
-	// Requests is the number of requests that arrived per second. ProxiedRequests only includes proxied requests.
+	// Requests is the number of requests that arrived per second. ProxiedRequests includes only proxied requests.
 	Requests, ProxiedRequests float64
 }
 
@@ -116,7 +116,7 @@ func (s *Stats) Report(now time.Time) Report {
 }
 
 // advance updates the areas until now and stores the values of the seconds that have ended. If many seconds have ended
-// since the last call, advance only stores the values that a window can include. s.mu must be held.
+// since the last call, advance stores only the values that a window can include. s.mu must be held.
 func (s *Stats) advance(now time.Time) {
 	at := int64(now.Sub(s.start))
 	if at <= s.last {

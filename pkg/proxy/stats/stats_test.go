@@ -175,8 +175,7 @@ func compare(t *testing.T, seed uint64, got Report, events []change, now time.Du
 	}
 }
 
-// naive computes a window as the sum over events. The window contains the seconds from the second from up to,
-// but not including, the second to.
+// naive computes a window as the sum over events. The window contains the seconds in the half-open interval [from, to).
 func naive(events []change, from, to int) Window {
 	var w Window
 	if from == to {

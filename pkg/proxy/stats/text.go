@@ -16,7 +16,7 @@ type Labels struct {
 	Pod           string // destination_pod, and pod_name in protobuf
 }
 
-// label is a label with its name in the output.
+// label is the name of a label in the output, and its value.
 type label struct{ name, value string }
 
 // list returns the labels that are not empty.
@@ -81,7 +81,7 @@ func appendOpenMetrics(dst []byte, l Labels, r Report) []byte {
 	return append(appendPrometheus(dst, l, r), "# EOF\n"...)
 }
 
-// prometheus returns the labels in braces, or "" without labels.
+// prometheus returns the labels in braces, or "" if there are none.
 func (l Labels) prometheus() string {
 	var parts []string
 	for _, one := range l.list() {
