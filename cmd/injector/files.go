@@ -116,8 +116,8 @@ func (c *command) announceTerminal(from []string) {
 	}
 }
 
-// readPath reads a file, or the regular files of a directory. It returns an error if they are longer than
-// limit bytes.
+// readPath reads a file, or the regular files of a directory. It returns an error if the total length
+// exceeds limit bytes.
 func readPath(path string, limit int) ([]input, error) {
 	info, err := os.Stat(path)
 	if failed, is := errors.AsType[*fs.PathError](err); is {

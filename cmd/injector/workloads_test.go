@@ -178,7 +178,7 @@ func rule(r *manifest.Result) string {
 const (
 	neverReady = "never-ready" // the selected port has no listener, and the container has no readiness probe over the network
 	bypass     = "bypass"      // the injection changes the port that a Service reaches
-	broken     = "broken"      // the pod is ready, but a Service forwards other traffic than plain HTTP to the sidecar
+	broken     = "broken"      // the pod is ready, but a Service forwards traffic other than plain HTTP to the sidecar
 	harmless   = "harmless"    // the pod is ready, and the requests of each Service succeed as before
 )
 
@@ -241,7 +241,7 @@ func (w *workload) expose(t *testing.T, text string) exposed {
 	return e
 }
 
-// inspect injects a workload. It returns the result, and the cost of a wrong result, or "".
+// inspect injects a workload. It returns the result and, if the result is wrong, its cost.
 func (w *workload) inspect(t *testing.T) (*manifest.Result, string) {
 	t.Helper()
 	text := w.file(t)

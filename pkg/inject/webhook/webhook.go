@@ -75,9 +75,9 @@ type Reviewer struct {
 
 	limit time.Duration // maximum time of a review
 
-	// Each slot is a byte of memory: short and long for reviews that are being decided, texts for
-	// the content of long reviews and responses. A review that needs more than all bytes waits until no
-	// other review holds any. Waiting clients take turns.
+	// Each slot is a byte of memory: short and long for reviews that are being decided, texts for the
+	// content of long reviews and responses. A review that needs more bytes than a semaphore has waits
+	// until no other review holds any of them. Waiting clients take turns.
 	short, long, texts *fair.Semaphore
 }
 

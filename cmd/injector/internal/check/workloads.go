@@ -146,7 +146,7 @@ type namespaceContent struct {
 	services []serviceObject
 }
 
-// A serviceObject is a Service.
+// A serviceObject is a Service in the form that package inject reads.
 type serviceObject struct {
 	namespace, name string
 	object          any // result of inject.Decode
