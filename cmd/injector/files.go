@@ -57,7 +57,7 @@ func readFile(name string, limit int) ([]byte, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() <= int64(limit) {
-		return os.ReadFile(name) // os.ReadFile allocates a buffer of the size of the file
+		return os.ReadFile(name) // os.ReadFile allocates the buffer once, with the size of the file
 	}
 	text, err := readAll(f, limit)
 	if err != nil && !isPathError(err) {

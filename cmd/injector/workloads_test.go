@@ -147,7 +147,7 @@ func (w *workload) classify(r *manifest.Result) class {
 	return missed
 }
 
-// serviceNames are the names of Services in the reasons of a port.
+// serviceNames matches the names of Services in the reasons for a port.
 var serviceNames = regexp.MustCompile(`Service \S+`)
 
 // rule returns the strongest evidence for the selected port, or the reason why the

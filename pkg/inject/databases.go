@@ -29,7 +29,7 @@ const imageAPI = "api"
 // imageProxy is the kind of a helper that can read the address of its upstream server from a file.
 const imageProxy = "proxy"
 
-// hasKind reports whether a row of the given kind contains an image.
+// hasKind reports whether a row of the given kind matches an image.
 func hasKind(image, kind string) bool {
 	return slices.ContainsFunc(images, func(r imageRow) bool { return r.kind == kind && r.image.MatchString(image) })
 }

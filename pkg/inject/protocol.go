@@ -377,10 +377,10 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) evid
 	return evidence{}
 }
 
-// byNumber returns the evidence that a port number indicates. It also uses the port numbers in the
-// Services that offer the port. An HTTPS port number is not evidence if a flag contains the number
-// and the container has no certificate. If a Service offers container port 80 only as port 443, a
-// load balancer terminates TLS.
+// byNumber returns the evidence of a port number. It also uses the port numbers in the Services
+// that offer the port. An HTTPS port number is not evidence if a flag contains the number and the
+// container has no certificate. If a Service offers container port 80 only as port 443, byNumber
+// assumes that a load balancer terminates TLS.
 func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) evidence {
 	if of := rawPorts[p.ContainerPort]; of != "" && !slices.ContainsFunc(services, isOnPort80) {
 		return evidence{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}

@@ -201,8 +201,9 @@ func (s *spring) readQuarkus(values map[string]parameter) {
 	}
 }
 
-// decides reports whether s already contains the effect of a property on TLS. Properties of the
-// management port have no effect on the port for requests.
+// decides reports whether the effect of a property on TLS is already included in s. Properties
+// of the management port are always included, because they have no effect on the port for
+// requests.
 func (s spring) decides(p springProperty) bool {
 	isSSL := strings.HasPrefix(p.name, "server.ssl.")
 	return p.name == sslEnabled || tlsProperty.MatchString(p.name) || isSSL && s.evidence.protocol == plainHTTP || strings.HasPrefix(p.name, "management.server.")

@@ -241,8 +241,8 @@ func split(text []byte) [][]byte {
 	return chunks
 }
 
-// lengthOfJSON returns the length of the first JSON object and the rest of its line if another JSON
-// object follows. Otherwise, it returns 0.
+// lengthOfJSON returns the total length of the first JSON object and the rest of its line if
+// another JSON object follows. Otherwise, it returns 0.
 func lengthOfJSON(text []byte) int {
 	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return 0
