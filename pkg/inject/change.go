@@ -385,8 +385,8 @@ func (e *editor) remove(path ...string) { e.edit(nil, path) }
 func (e *editor) edit(value json.RawMessage, path []string) {
 	undoChanges := []Change{e.before(path)}
 	if value != nil {
-		// The inverse also removes the parents that this change creates, unless they are no
-		// longer empty.
+		// The inverse also removes the parents that this change creates, if nothing else
+		// was added to them.
 		for up := len(path) - 1; up > 0 && At(e.object, path[:up]...) == nil; up-- {
 			made := e.before(path[:up])
 			made.IfEmpty = true

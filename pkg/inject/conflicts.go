@@ -54,8 +54,8 @@ func (in *injection) mentionedPorts() map[int32]string {
 	return all
 }
 
-// mentionedPortsCEL returns an expression that is false if mentionedPorts contains a port from the list that no
-// container declares.
+// mentionedPortsCEL returns an expression that is false if mentionedPorts contains one of the given ports and
+// no container declares that port.
 func mentionedPortsCEL(ports []string) string {
 	const before, after = `(^|[^0-9])`, `([^0-9]|$)`
 	byImage := ""

@@ -405,7 +405,7 @@ func isProbeEvidence(c *corev1.Container, p corev1.ContainerPort, s evidence) bo
 }
 
 // readImageRow replaces the evidence of the port with the evidence in its row of databases.txt, if the
-// row contradicts the present evidence.
+// row contradicts the existing evidence.
 func (c *candidate) readImageRow(h *hints) {
 	n := c.port.ContainerPort
 	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains

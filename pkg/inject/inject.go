@@ -287,8 +287,9 @@ func (in *injection) read(template any) error {
 	return in.checkAnnotations(0)
 }
 
-// checkAnnotations returns an error if the pod's annotations and the annotations that the
-// injection adds exceed maxAnnotationBytes. ours is the size of the latter in bytes.
+// checkAnnotations returns an error if the total size of the pod's annotations and of the
+// added annotations exceeds maxAnnotationBytes. ours is the size of the added annotations
+// in bytes.
 func (in *injection) checkAnnotations(ours int) error {
 	size := ours
 	for key, value := range in.meta.Annotations {

@@ -401,7 +401,7 @@ func (o Options) Check() error {
 	return nil
 }
 
-// injectSample injects a pod that has no annotations and one container, whose port is not a port of the sidecar.
+// injectSample injects a pod without annotations. The port of its only container is not a port of the sidecar.
 func injectSample(opts Options) Outcome {
 	free := 1
 	for slices.ContainsFunc(defaultPorts, func(u defaultPort) bool { return opts[u.option] == strconv.Itoa(free) }) {

@@ -27,7 +27,8 @@ type protocol int
 const (
 	unknownProtocol protocol = iota // there is no evidence for or against HTTP
 	plainHTTP
-	// The following ports receive no requests. skipNotHTTP reports ports in this order.
+	// Ports with the following protocols receive no requests. skipNotHTTP reports ports in
+	// this order.
 	notHTTP
 	overTLS
 	notForRequests // the port is for metrics, health checks or peers, with any protocol

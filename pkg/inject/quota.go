@@ -21,7 +21,7 @@ type Quota struct {
 
 // A hardLimit is the limit of a ResourceQuota for the sum of a resource in all pods.
 type hardLimit struct {
-	field    string // in spec.hard, for example requests.cpu
+	field    string // key in spec.hard, for example requests.cpu
 	resource corev1.ResourceName
 	limits   bool // the quota limits the sum of the limits instead of the requests
 	amount   resource.Quantity

@@ -263,7 +263,7 @@ func (h *hints) bySpring(n int32) evidence {
 	return h.spring.evidence
 }
 
-// matchesCEL returns a CEL expression that reports whether of matches a regular expression.
+// matchesCEL returns the CEL expression of.matches(expression).
 func matchesCEL(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }
 
 // springCEL returns an expression that is false if the properties of Spring Boot enable TLS, or if

@@ -76,8 +76,8 @@ func (w *Watch) Add(of Sidecar, s Sample, err error) {
 	}
 }
 
-// restartedSince reports whether the older sample is from another process, because the start time is different or a
-// counter has decreased.
+// restartedSince reports whether the older sample is from another process. It compares the start times, and the
+// counters, which only decrease after a restart.
 func (s *Sample) restartedSince(old *Sample) bool {
 	if math.Abs(s.Start-old.Start) > startsDiffer {
 		return true

@@ -50,7 +50,7 @@ func splitFlowList(file string, line int, text []byte) []*document {
 	documents := l.divide(file, line, l.flow.divided, divided)
 	end := 0
 	for _, d := range documents {
-		if d.isItem { // the line in the original text
+		if d.isItem { // use the line number in the original text
 			line += bytes.Count(text[end:items[0].begin], []byte("\n"))
 			d.line, end, items = line, items[0].begin, items[1:]
 		}
@@ -186,7 +186,7 @@ func (s *splicer) dashedItems(i int) (items []span) {
 type jsonItems struct {
 	style jsonStyle
 	text  bytes.Buffer
-	items []span // in text
+	items []span // ranges of the items in text
 }
 
 // add adds an item.

@@ -801,7 +801,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	if err != nil {
 		return false, err
 	}
-	d.node = nil // see above
+	d.node = nil // reduces the peak memory usage as well
 	if err := d.setText(text, want); err != nil {
 		return false, fmt.Errorf("encode document: %w", err)
 	}

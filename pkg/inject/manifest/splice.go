@@ -31,7 +31,7 @@ type splicer struct {
 	style    style
 	original edit
 	splices  []splice
-	last     position // position that start returned last
+	last     position // most recent position that start returned
 }
 
 // A position is the position of a character in a text. A search begins at the last position instead

@@ -51,7 +51,7 @@ type Events struct {
 
 	mu     sync.Mutex
 	sent   map[string]time.Time // time of the last event by owner and reason
-	tokens int                  // events that can be created now
+	tokens int                  // number of events that can be created now
 	filled time.Time            // time at which the last token was added
 }
 

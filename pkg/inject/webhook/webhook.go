@@ -59,7 +59,7 @@ const (
 	// transferTimeout is the maximum time to receive a long review or to write a long response. It is
 	// short, because other reviews may wait for the memory that the transfer uses.
 	transferTimeout = 2 * time.Second
-	// Kubernetes truncates longer warnings, and all warnings after 4 KiB.
+	// Kubernetes truncates longer warnings, and warnings that exceed 4 KiB in total.
 	maxWarningLength, maxWarnings = 256, 8
 	// Log entries and error messages can contain strings of any length from the request.
 	maxNameLength, maxTextLength = 256, 4 << 10

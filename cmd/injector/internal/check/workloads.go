@@ -20,7 +20,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// label is the label of namespaces and pods that selects pods for the injection.
+// label is the key of the label that selects a pod, or all pods of a namespace, for the
+// injection.
 const label = inject.Prefix + "inject"
 
 // Values of the label.
