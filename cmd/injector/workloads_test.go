@@ -112,7 +112,7 @@ func (w *workload) file(t *testing.T) string {
 	return text.String()
 }
 
-// A class compares the result for a workload with its label.
+// A class states how the result for a workload compares with the label.
 type class string
 
 const (

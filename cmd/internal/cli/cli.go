@@ -227,7 +227,7 @@ func Exclusive(cmd *cobra.Command, names ...string) {
 		}
 		return nil
 	}
-	cmd.MarkFlagsMutuallyExclusive(names...) // for the completion
+	cmd.MarkFlagsMutuallyExclusive(names...) // for shell completion
 }
 
 // NotNegative returns an error if the value of a flag is negative.

@@ -51,7 +51,7 @@ type document struct {
 	isItem bool      // the document is an item of the List; false for the text between two items
 	indent string    // indentation of a JSON item in the file; text does not contain it
 
-	retained bool  // release does nothing
+	retained bool  // release has no effect
 	err      error // the document is invalid
 	other    bool  // err has no effect on the injection: see isOther
 

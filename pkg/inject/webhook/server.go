@@ -24,9 +24,9 @@ const (
 	requestTimeout  = 10 * time.Second
 	idleTimeout     = 2 * time.Minute
 	shutdownTimeout = 10 * time.Second // maximum time for open reviews during shutdown
-	// net/http accepts 4 KiB more than this limit. To parse a header section, it needs twenty
-	// times as much memory as the section is long. The header section of an API server has a
-	// few hundred bytes and a token.
+	// net/http accepts 4 KiB more than this limit, and parsing a header section requires
+	// twenty times its length in memory. The header section of an API server has a few
+	// hundred bytes and a token.
 	maxHeaderBytes = 1 << 10
 
 	maxConnections        = 500 // an API server opens one connection per concurrent review, by default at most 200

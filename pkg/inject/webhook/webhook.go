@@ -61,7 +61,7 @@ const (
 	transferTimeout = 2 * time.Second
 	// Kubernetes truncates longer warnings, and warnings that exceed 4 KiB in total.
 	maxWarningLength, maxWarnings = 256, 8
-	// Log entries and error messages can contain strings of any length from the request.
+	// Maximum lengths of strings from the request in log entries and error messages.
 	maxNameLength, maxTextLength = 256, 4 << 10
 )
 
