@@ -57,7 +57,7 @@ func readFile(name string, limit int) ([]byte, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() <= int64(limit) {
-		return os.ReadFile(name) // os.ReadFile allocates a buffer of the size of the file
+		return os.ReadFile(name) // os.ReadFile allocates the buffer once, with the size of the file
 	}
 	text, err := readAll(f, limit)
 	if err != nil && !isPathError(err) {
@@ -116,8 +116,8 @@ func (c *command) announceTerminal(from []string) {
 	}
 }
 
-// readPath reads a file, or the regular files of a directory. It returns an error if they are longer than
-// limit bytes.
+// readPath reads a file, or the regular files of a directory. It returns an error if the total length
+// exceeds limit bytes.
 func readPath(path string, limit int) ([]input, error) {
 	info, err := os.Stat(path)
 	if failed, is := errors.AsType[*fs.PathError](err); is {

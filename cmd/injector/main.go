@@ -99,10 +99,10 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 const maxSmallDocument = 64 << 10
 
 // limitMemory configures the garbage collector for files with a total length of size bytes until the
-// returned function is called. Collections are rare until the memory of the process reaches about
-// 100 MB plus 20 times size. The memory limit does not include about 30 MB of the program. For a
-// large document, limitMemory does not lower the memory limit, because the live heap can exceed it, and
-// collections would then take half of the CPU time.
+// returned function is called. Collections are rare until the memory of the process reaches about 100
+// MB plus 20 times size. The memory limit does not include about 30 MB that the program itself needs.
+// For a large document, limitMemory does not lower the memory limit, because the live heap can exceed
+// it, and collections would then take half of the CPU time.
 func limitMemory(files []*manifest.File, size int) (restore func()) {
 	limit, percent := 57<<20+18*int64(size), 400
 	if slices.ContainsFunc(files, func(f *manifest.File) bool { return f.LargestDocument() > maxSmallDocument }) {

@@ -95,7 +95,7 @@ func manifestsIn(t *testing.T, folders string) []string {
 	return all
 }
 
-// TestNumbersOfManifests prints the numbers of pkg/inject/testdata/workloads/README.md. With -v and -manifests,
+// TestNumbersOfManifests prints the numbers in pkg/inject/testdata/workloads/README.md. With -v and -manifests,
 // it measures other directories.
 func TestNumbersOfManifests(t *testing.T) {
 	from := corpus

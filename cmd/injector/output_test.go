@@ -139,7 +139,7 @@ func TestInPlaceFailureWritesNoFile(t *testing.T) {
 	}
 }
 
-func TestMemoryIsLimited(t *testing.T) {
+func TestMemoryLimitDependsOnInputSize(t *testing.T) {
 	small := goodPod + strings.Repeat("---\n# x\n", 10_000)
 	large := goodPod + "# " + strings.Repeat("x", maxSmallDocument)
 	for text, want := range map[string]string{small: fmt.Sprint(400, 57<<20+18*len(small)), large: fmt.Sprint(25, int64(math.MaxInt64))} {

@@ -146,8 +146,8 @@ func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 }
 
 // wantStable injects a file twice in each step and restores it. It reports an error if the second
-// injection changes the file, if a port of a Service uses another container than before, or if a
-// byte is not restored.
+// injection changes the file, if a port of a Service reaches a different container than before,
+// or if a byte is not restored.
 func wantStable(t *testing.T, name, text string, args ...string) (changed bool) {
 	t.Helper()
 	first, report, code := injector(t, "inject", text, append([]string{"--on-refusal=skip"}, args...)...)

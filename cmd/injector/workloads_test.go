@@ -112,7 +112,7 @@ func (w *workload) file(t *testing.T) string {
 	return text.String()
 }
 
-// A class compares the result for a workload with its label.
+// A class states how the result for a workload compares with the label.
 type class string
 
 const (
@@ -147,7 +147,7 @@ func (w *workload) classify(r *manifest.Result) class {
 	return missed
 }
 
-// serviceNames are the names of Services in the reasons of a port.
+// serviceNames matches the names of Services in the reasons for a port.
 var serviceNames = regexp.MustCompile(`Service \S+`)
 
 // rule returns the strongest evidence for the selected port, or the reason why the
@@ -178,7 +178,7 @@ func rule(r *manifest.Result) string {
 const (
 	neverReady = "never-ready" // the selected port has no listener, and the container has no readiness probe over the network
 	bypass     = "bypass"      // the injection changes the port that a Service reaches
-	broken     = "broken"      // the pod is ready, but a Service forwards other traffic than plain HTTP to the sidecar
+	broken     = "broken"      // the pod is ready, but a Service forwards traffic other than plain HTTP to the sidecar
 	harmless   = "harmless"    // the pod is ready, and the requests of each Service succeed as before
 )
 
@@ -241,7 +241,7 @@ func (w *workload) expose(t *testing.T, text string) exposed {
 	return e
 }
 
-// inspect injects a workload. It returns the result, and the cost of a wrong result, or "".
+// inspect injects a workload. It returns the result and, if the result is wrong, its cost.
 func (w *workload) inspect(t *testing.T) (*manifest.Result, string) {
 	t.Helper()
 	text := w.file(t)

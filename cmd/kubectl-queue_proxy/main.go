@@ -35,7 +35,7 @@ const sidecarProgram = "/ko-app/queue"
 func main() {
 	klog.SetLogger(klog.Logger{}) // client-go logs errors that it also returns
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ()} //nolint:forbidigo // for the terminal; pkg/config reads the sidecar's
+	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ()} //nolint:forbidigo // the environment of the terminal; pkg/config reads that of the sidecar
 	code := p.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

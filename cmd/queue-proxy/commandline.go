@@ -56,8 +56,8 @@ Examples:
 // commandLine is a parsed command line.
 type commandLine struct {
 	command string // one of commandNames or probing
-	asJSON  bool   // for why and config
-	changed bool   // for config: omit settings with their defaults
+	asJSON  bool   // print JSON (why and config)
+	changed bool   // omit settings with default values (config)
 	probe   execProbe
 }
 

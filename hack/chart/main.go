@@ -3,7 +3,10 @@
 // difference between two overlays becomes a condition. insertions.go lists the fields that depend on
 // the values of the chart.
 //
-//	go run ./hack/chart          in the root directory of the repository, or go test ./hack/chart -update
+// To generate the templates, run one of these commands in the root directory of the repository:
+//
+//	go run ./hack/chart
+//	go test ./hack/chart -update
 package main
 
 import (

@@ -21,8 +21,8 @@ type entry struct {
 	text []byte
 }
 
-// packTar returns a compressed tar archive of the entries, which have the modification time made. The
-// result depends only on the arguments.
+// packTar returns a compressed tar archive of the entries. made is the modification time of all
+// entries. The result depends only on the arguments.
 func packTar(entries []entry, made time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)

@@ -5,8 +5,8 @@
 //	release make -version V -commit C -epoch SECONDS -registry R [-dry-run [-short] [-platforms P]] [-image-flags F] [-out DIR]
 //	        create the complete release: programs, archives, checksums, images, manifests, chart, notes
 //
-// The Makefile runs it in the root directory of the repository. docs/releases.md describes the
-// files of a release.
+// The Makefile runs this command in the root directory of the repository. docs/releases.md
+// describes the files of a release.
 package main
 
 import (

@@ -306,7 +306,7 @@ func TestChartImagesMatchOverlays(t *testing.T) {
 	}
 }
 
-func TestProgramsPerPlatform(t *testing.T) {
+func TestSidecarIsOnlyBuiltForLinux(t *testing.T) {
 	folders, err := filepath.Glob(filepath.Join(root, "cmd/*/main.go"))
 	if err != nil {
 		t.Fatal(err)

@@ -11,8 +11,8 @@ var (
 )
 
 // warnOfPodAddress adds a warning if the command line or the environment of the application
-// contains the pod's address. An application that listens only on this address is not reachable
-// for the sidecar, which connects to localhost.
+// contains the pod's address. The sidecar connects to localhost, so it cannot reach an
+// application that listens only on this address.
 func (in *injection) warnOfPodAddress() error {
 	app := At(in.object, "spec", "containers", in.app.Name)
 	addresses := map[string]bool{} // names of the variables that contain the pod's address

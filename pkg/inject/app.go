@@ -60,10 +60,11 @@ func (in *injection) warnOfOtherPorts() error {
 	return nil
 }
 
-// checkPortName returns an error if a later container has a port with the name of the application
-// port. Kubernetes resolves a name to the first container with the name, and the sidecar is the
-// last container. Therefore, the Service would reach the other container after the injection. If an
-// earlier container has the name, no Service reaches the application by this name.
+// checkPortName returns an error if a container after the application has a port with the name of
+// the application port. Kubernetes resolves a port name to the first container that declares it,
+// and the sidecar is the last container. Therefore, a Service that uses the name would reach the
+// other container after the injection. If an earlier container declares the name, no Service
+// reaches the application by this name.
 func (in *injection) checkPortName() error {
 	others := slices.Clone(in.pod.Containers)
 	if in.native { // the sidecar is the last restartable init container
@@ -104,7 +105,7 @@ func (in *injection) checkPlainText() error {
 	return nil
 }
 
-// ports are the ports of the sidecar.
+// ports contains the port numbers of the sidecar.
 type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
 
 // defaults returns the names and default values of the sidecar's settings. The result must not be
@@ -167,8 +168,9 @@ func (in *injection) choosePorts() error {
 	return nil
 }
 
-// takenPorts returns the ports that the sidecar must not use, and their users. A probe or a Service
-// may use the ports in except to reach the sidecar.
+// takenPorts returns the ports that the sidecar must not use, with the object that uses each port.
+// It ignores probes and Services that use a port in the list except, because they can refer to the
+// sidecar.
 func (in *injection) takenPorts(except []defaultPort) map[int32]string {
 	taken := map[int32]string{in.port.ContainerPort: "container " + in.app.Name}
 	containers := slices.Concat(in.pod.Containers, in.restartableInitContainers())
@@ -226,7 +228,7 @@ func (in *injection) swapPort() error {
 	if old == "" {
 		return nil
 	}
-	others := map[string]bool{} // names in all containers, because Services use them
+	others := map[string]bool{} // port names in all containers; the new name must differ from them, because a Service can use them
 	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {
 		for _, p := range c.Ports {
 			others[p.Name] = true
@@ -252,8 +254,8 @@ func (in *injection) swapPort() error {
 	return nil
 }
 
-// portFields are the container fields that can contain the name of a container port, and that
-// remain in the container.
+// portFields are the container fields that can contain a port name and that are not moved to
+// the sidecar.
 var portFields = []string{
 	"livenessProbe.httpGet", "livenessProbe.tcpSocket", "startupProbe.httpGet", "startupProbe.tcpSocket",
 	"lifecycle.postStart.httpGet", "lifecycle.postStart.tcpSocket", "lifecycle.preStop.httpGet", "lifecycle.preStop.tcpSocket",

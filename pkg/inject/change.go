@@ -48,8 +48,8 @@ func Apply(object any, changes []Change) (any, error) {
 	return object, nil
 }
 
-// copies contains the addresses of the maps and lists that are copies. They are shallow copies of the maps and
-// lists on the paths of changes, because a deep copy of a large object would need too much memory.
+// copies contains the addresses of the maps and lists that were copied and can be modified. Only the maps and
+// lists on the paths of changes are copied, because a deep copy of a large object would need too much memory.
 type copies map[uintptr]bool
 
 // apply makes a change without modifying values that are not copies. It returns the changed object.
@@ -336,8 +336,8 @@ func listAt(node any, tokens ...string) []any {
 	return list
 }
 
-// containersAtRuntime returns the containers of a pod that run at the same time as the sidecar: all
-// containers, and then the restartable init containers.
+// containersAtRuntime returns the containers of a pod that run at the same time as the sidecar: the
+// regular containers, followed by the restartable init containers.
 func containersAtRuntime(pod any) []any {
 	inits := slices.DeleteFunc(slices.Clone(listAt(pod, "spec", "initContainers")), func(c any) bool { return At(c, "restartPolicy") == nil })
 	return slices.Concat(listAt(pod, "spec", "containers"), inits)
@@ -358,7 +358,7 @@ func numbersIn(text string) iter.Seq[string] {
 	return strings.FieldsFuncSeq(text, func(r rune) bool { return r < '0' || r > '9' })
 }
 
-// An editor modifies an object. It records the changes and their inverse.
+// An editor modifies an object. It records the changes and their inverses.
 type editor struct {
 	object   any
 	copied   copies // the original object is not modified
@@ -385,14 +385,15 @@ func (e *editor) remove(path ...string) { e.edit(nil, path) }
 func (e *editor) edit(value json.RawMessage, path []string) {
 	undoChanges := []Change{e.before(path)}
 	if value != nil {
-		// If the change creates parents, the inverse change removes them if they are empty.
+		// The inverse also removes the parents that this change creates, if nothing else
+		// was added to them.
 		for up := len(path) - 1; up > 0 && At(e.object, path[:up]...) == nil; up-- {
 			made := e.before(path[:up])
 			made.IfEmpty = true
 			undoChanges = append(undoChanges, made)
 		}
 	}
-	// After the change, the path must contain the new name of a renamed item.
+	// If this change renames an item, the inverse must find the item by its new name.
 	if n := len(path); n > 1 && path[n-1] == "name" && value != nil {
 		var name string
 		if _, inList := At(e.object, path[:n-2]...).([]any); inList && json.Unmarshal(value, &name) == nil {

@@ -15,9 +15,9 @@ var scrapeAnnotations = []string{"prometheus.io/port", "k8s.grafana.com/metrics.
 // imageListens is the kind of an image that listens on a port by default.
 const imageListens = "listens"
 
-// mentionedPorts returns the ports that the sidecar can use by default and that a flag, a variable, an annotation for metrics
-// or the image of a container contains. The values describe where the number was found. A number can have another meaning,
-// but the only effect is that the sidecar uses another port.
+// mentionedPorts returns the default ports of the sidecar that occur in the pod: in an argument, a variable, an
+// annotation for metrics, or the row of an image in databases.txt. The values describe where the number was found. If
+// the number is not a port, the only effect is that the sidecar uses another port.
 func (in *injection) mentionedPorts() map[int32]string {
 	numbers, all := map[string]int32{}, map[int32]string{}
 	for _, u := range defaultPorts {
@@ -54,8 +54,8 @@ func (in *injection) mentionedPorts() map[int32]string {
 	return all
 }
 
-// mentionedPortsCEL returns an expression that is false if mentionedPorts contains one of the ports and no container declares
-// it.
+// mentionedPortsCEL returns an expression that is false if mentionedPorts contains one of the given ports and
+// no container declares that port.
 func mentionedPortsCEL(ports []string) string {
 	const before, after = `(^|[^0-9])`, `([^0-9]|$)`
 	byImage := ""
@@ -76,8 +76,8 @@ func mentionedPortsCEL(ports []string) string {
 }
 
 // boundedTextsCEL returns the CEL expression of a condition for the variable text, which
-// contains all arguments, variables and annotations for metrics of the pod. The
-// expression is false if the text exceeds the limits below, so that its cost is bounded.
+// contains all arguments, variables and annotations for metrics of the pod. The expression
+// is false if the text exceeds the limits below, which bound the cost of the condition.
 func boundedTextsCEL(condition string) string {
 	const (
 		mostTexts = 1000  // maximum number of arguments and variables

@@ -29,7 +29,7 @@ const imageAPI = "api"
 // imageProxy is the kind of a helper that can read the address of its upstream server from a file.
 const imageProxy = "proxy"
 
-// hasKind reports whether a row of the given kind contains an image.
+// hasKind reports whether a row of the given kind matches an image.
 func hasKind(image, kind string) bool {
 	return slices.ContainsFunc(images, func(r imageRow) bool { return r.kind == kind && r.image.MatchString(image) })
 }
@@ -50,7 +50,7 @@ type imageRow struct {
 }
 
 // rowsIn returns the fields of each row of a text file with n columns. Lines that begin with # are comments. It
-// panics if the number of fields is different.
+// panics if a row does not have n fields.
 func rowsIn(file, text string, n int) (rows [][]string) {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
@@ -113,10 +113,10 @@ func apiName(c *corev1.Container, n int32, name string) string {
 	return name
 }
 
-// applies reports whether the row contains a port.
+// applies reports whether the row contains port n or is for all ports.
 func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Contains(r.ports, n) }
 
-// evidence returns the evidence for a port in a container with the image.
+// evidence returns the evidence of the row for a port of a container.
 func (r *imageRow) evidence(c *corev1.Container) evidence {
 	return evidence{imageProtocols[r.kind], fmt.Sprintf("the image is %.100s (%s)", c.Image, r.reason)}
 }

@@ -15,11 +15,12 @@ import (
 )
 
 // This file selects the port for requests. No other file selects a port or a container. The table
-// in docs/injection.md has the order of the evidence: the port option, the Services in the input,
-// and the ports of the containers. Names, probes and numbers only select one of the remaining
-// ports.
+// in docs/injection.md contains the order of the evidence: the port option, the Services in the
+// input, and the ports of the containers. Names, probes and numbers only select one of the
+// remaining ports.
 
-// defaultContainer is the annotation with the main container of a pod for kubectl.
+// defaultContainer is the annotation that contains the name of a pod's main container for
+// kubectl.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
 // A Confidence states how well the evidence supports the selected port.
@@ -50,7 +51,7 @@ type candidate struct {
 	port      corev1.ContainerPort
 	used      bool          // the port is declared, or a probe or a flag uses it, or the pod has several containers
 	found     string        // the source of an undeclared port, or ""
-	uncertain bool          // the only evidence is a headless Service, or a Service that selects a pod with other ports or several containers
+	uncertain bool          // the only evidence is a Service that is headless, or whose pod has several containers or declares other ports
 	services  []ServicePort // Service ports that reach the port
 	evidence  evidence
 	requests  []string  // paths of the HTTP probes that are not health checks
@@ -149,7 +150,7 @@ func isOnPort80(s ServicePort) bool { return s.Number == 80 }
 
 func isCalledHTTP(c *candidate) bool { return c.port.Name == "http" }
 
-// A route is a container and the port in it that a Service port refers to.
+// A route identifies the container port to which a Service port refers.
 type route struct {
 	container string
 	number    int32
@@ -157,8 +158,8 @@ type route struct {
 
 // readRoutes resolves the ports of the Services. A name resolves to the first container with the
 // name, as in Kubernetes. A number resolves to the container that declares it. If no container
-// declares it, listening returns the container. The numbers of the sidecar are ignored, because a
-// Service can use them before the injection. Placeholders are also ignored.
+// declares it, listening returns the container. Port numbers of the sidecar are ignored, because
+// a Service can use them before the injection. Placeholders are also ignored.
 func (in *injection) readRoutes(containers []*corev1.Container) {
 	in.routes, in.unrouted, in.placeholders = map[route][]ServicePort{}, nil, nil
 	ours := map[int32]bool{}
@@ -207,8 +208,8 @@ func isWebPort(s ServicePort, containers []*corev1.Container) bool {
 	return hasName && httpPorts[s.Target.IntVal] == "HTTP" && slices.ContainsFunc(containers, isWebServer)
 }
 
-// usedNumbers returns the numbers in the containers and in the Services that are not headless. If
-// no Service is headless, the result is nil.
+// usedNumbers returns the port numbers that occur in the containers or in a Service that is not
+// headless. If no Service is headless, the result is nil.
 func (in *injection) usedNumbers(containers []*corev1.Container) map[int32]bool {
 	if !slices.ContainsFunc(in.services, func(s ServicePort) bool { return s.Headless }) {
 		return nil
@@ -251,9 +252,9 @@ func (in *injection) numbersOf(containers []*corev1.Container) map[int32]bool {
 }
 
 // listening returns the name of the container that listens on an undeclared port. If the pod has
-// several containers, this is the only container with a probe, a flag or a variable for the port.
-// If there is no such container, this is the only container for which namesOtherPort returns false.
-// If several containers remain, the result is "".
+// several containers, the result is the only container with a probe, a flag or a variable for the
+// port. If there is no such container, the result is the only container for which namesOtherPort
+// returns false. If several containers remain, the result is "".
 func (in *injection) listening(containers []*corev1.Container, n int32) string {
 	uses := func(c *corev1.Container) bool {
 		return isProbed(c, n) || mentions(At(in.object, "spec", "containers", c.Name), n)
@@ -287,9 +288,9 @@ func (in *injection) servicesOf(c *corev1.Container, p corev1.ContainerPort) []S
 }
 
 // candidates returns the declared ports and the ports of the Services. If there are none, it
-// returns the ports of the readiness probes that are not health checks. If there are none, it
-// returns the port of another probe, a flag or a variable, if the pod has one main container and
-// the container has one such port.
+// returns the ports of the readiness probes that are not health checks. If there are none
+// either, and the pod has one main container with exactly one port in another probe, a flag or a
+// variable, it returns this port.
 func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	all := in.declared(containers)
 	add := func(c *corev1.Container, n int32, found string) {
@@ -403,8 +404,8 @@ func isProbeEvidence(c *corev1.Container, p corev1.ContainerPort, s evidence) bo
 	return slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return s.why != "" && s == byProbe(probe, c, p) })
 }
 
-// readImageRow replaces the evidence of the port with the evidence in its row of the image table, if the
-// row contradicts it.
+// readImageRow replaces the evidence of the port with the evidence in its row of databases.txt, if the
+// row contradicts the existing evidence.
 func (c *candidate) readImageRow(h *hints) {
 	n := c.port.ContainerPort
 	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains
@@ -591,7 +592,7 @@ func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 }
 
 // besideWeb contains the rows of ports.txt for servers that often serve HTTP on another
-// port, such as Git servers, collectors of logs, and Jenkins.
+// port, such as Git servers, log collectors, and Jenkins.
 var besideWeb = []string{"SSH", "Fluentd", "syslog", "memberlist", "Consul", "Docker", "Jenkins agents or Db2"}
 
 // isStore reports whether the port number, the image, or the command of a probe indicates a
@@ -649,8 +650,8 @@ func (c *candidate) hasService() bool {
 	return slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isAside(s, c.container) })
 }
 
-// isClear reports whether the name or a probe of the port shows that it is for requests. If
-// another port is behind a proxy, weaker evidence is not sufficient.
+// isClear reports whether the name or a probe of the port shows that the port is for
+// requests. If another port is behind a proxy, weaker evidence is not sufficient.
 func (c *candidate) isClear() bool {
 	return c.helper == "" && (byName("", c.port.Name).protocol == plainHTTP || len(c.requests) > 0)
 }
@@ -823,8 +824,8 @@ func (in *injection) flagsOf(all []*candidate) string {
 	return text + in.sameByAnnotation()
 }
 
-// sameByAnnotation returns the last sentence of an error that lists flags. It names the
-// equivalent annotation.
+// sameByAnnotation returns the last sentence of an error that lists flags. The sentence
+// names the equivalent annotation.
 func (in *injection) sameByAnnotation() string {
 	if len(in.pod.Containers) > 1 {
 		return "; the annotations " + Prefix + containerOption + " and " + Prefix + portOption + " do the same"

@@ -469,7 +469,7 @@ func TestPortOfPeersIsNotSelected(t *testing.T) {
 	}
 }
 
-func TestServiceOfLoadBalancerWithTLS(t *testing.T) {
+func TestPortBehindTLSLoadBalancerIsSelected(t *testing.T) {
 	for annotations, want := range map[string]int32{
 		`"service.beta.kubernetes.io/aws-load-balancer-ssl-cert":"x"`:                                                                        8080,
 		`"service.beta.kubernetes.io/do-loadbalancer-certificate-id":"x"`:                                                                    8080,
@@ -485,8 +485,8 @@ func TestServiceOfLoadBalancerWithTLS(t *testing.T) {
 	}
 }
 
-// The name of an application can end with metrics. Its Service has the same name.
-func TestServiceWithNameOfContainer(t *testing.T) {
+// If a Service has the name of its container, the suffix -metrics belongs to the name of the application.
+func TestServiceNamedLikeContainerIsNotForMetrics(t *testing.T) {
 	for port, want := range map[string]string{`{"name":"http","port":8428}`: "injected", `{"name":"x","port":8428}`: "skipped not-http"} {
 		ports := portsOf(t, `"name":"shop-metrics"`, port)
 		for container, want := range map[string]string{"shop-metrics": want, "a": "skipped not-http"} {

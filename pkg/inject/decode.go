@@ -88,8 +88,8 @@ func invalidValue(path *field.Path, value any, t reflect.Type) error {
 	return fmt.Errorf("%s: %s", path, text)
 }
 
-// memberOf returns the type and the path of the member key of the type t, which is a struct or a map. The
-// type is nil if a struct has no such member.
+// memberOf returns the type and the path of the member with the given key in a value of type t, which is
+// a struct or a map. The type is nil if a struct has no such member.
 func memberOf(path *field.Path, key string, t reflect.Type) (reflect.Type, *field.Path) {
 	if t.Kind() == reflect.Map {
 		return t.Elem(), path.Key(message.Truncate(key, 64))

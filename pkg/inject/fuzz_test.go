@@ -213,7 +213,7 @@ func dropEmpty(in any, key string) {
 	}
 }
 
-// FuzzPointer splits a JSON pointer and joins its tokens.
+// FuzzPointer joins tokens to a JSON pointer and splits the pointer again.
 func FuzzPointer(f *testing.F) {
 	f.Add("a/b", "~", "")
 	f.Add("~1", "~0/", "\x00")

@@ -194,7 +194,8 @@ func (h *hints) addPath(n int32, target string) {
 	}
 }
 
-// add sets the evidence for a port. Existing evidence is only replaced if it has no protocol, or if s indicates HTTP.
+// add sets the evidence for a port. Existing evidence is replaced only if its protocol is unknown or if s indicates
+// HTTP.
 func add(all map[int32]evidence, port string, s evidence) {
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 {
@@ -232,8 +233,9 @@ func (h *hints) readParameters(container any, names [][]string) (all []parameter
 // withoutTLS matches a flag that turns TLS off.
 var withoutTLS = regexp.MustCompile(`(?i)^--?(insecure|plaintext|(no|disable)-tls)(=true)?$|^--?tls(-enabled)?=false$`)
 
-// asFlag returns a variable as a flag, without the name of the server: SHOP_SERVER_INSECURE=true is
-// --insecure=true in a container called shop. names are the names of the server: see namesOfServer.
+// asFlag returns the flag that is equivalent to a variable, without the name of the server. In a
+// container called shop, SHOP_SERVER_INSECURE=true becomes --insecure=true. names are the names of
+// the server: see namesOfServer.
 func asFlag(s parameter, names [][]string) string {
 	words := s.words
 	for _, name := range names {
@@ -391,7 +393,7 @@ func mentions(container any, n int32) bool {
 	return false
 }
 
-// listens reports whether a flag or variable of a container contains the address on which it
+// listens reports whether a flag or a variable contains the address on which the container
 // listens.
 func listens(container any) bool {
 	return slices.ContainsFunc(parametersOf(container), func(s parameter) bool {
@@ -456,7 +458,7 @@ func parametersOf(container any) (all []parameter) {
 }
 
 // readFlags calls the function flag for each command-line flag in words. It calls the function
-// other for the addresses that socat, Django (runserver) and Gunicorn (-b) receive, and for the
+// other for the address arguments of socat, Django (runserver) and Gunicorn (-b), and for the
 // properties in --spring.application.json. isGunicorn indicates that words contains only Gunicorn
 // flags.
 func readFlags(words []any, isGunicorn bool, flag func(name, value string), other func(parameter)) {
@@ -684,9 +686,9 @@ func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool
 	}
 }
 
-// encrypted returns s, which is the evidence of a port name. The exception is the name grpc,
-// which does not mean plain text: if the container has a certificate and no port for TLS,
-// the result is the evidence of the certificate.
+// encrypted returns s, the evidence of a port name, or the evidence of the container's
+// certificate. It returns the latter only for the name grpc, which does not mean plain text,
+// and only if no declared port is for TLS.
 func (h *hints) encrypted(name string, s evidence) evidence {
 	if !strings.HasPrefix(name, "grpc") || s.protocol != plainHTTP || h.namesTLS {
 		return s

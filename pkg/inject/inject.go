@@ -168,7 +168,7 @@ func decide(v Verdict, reason, format string, args []any) error {
 // The annotations of template override opts, which may be nil. services are the ports of the
 // Services that select the pod, if they are known.
 //
-// [Apply] makes the Changes of the result.
+// Use [Apply] to make the changes in the result.
 func Inject(template any, opts Options, services ...ServicePort) Outcome {
 	in := &injection{editor: editor{object: template, copied: copies{}}, hints: map[string]*hints{}}
 	in.readServices(services)
@@ -210,8 +210,8 @@ type injection struct {
 	unrouted             []ServicePort           // Service ports for which the container is unknown
 	placeholders         []ServicePort           // undeclared ports of headless Services that no container uses
 	hints                map[string]*hints       // hints by container name: see hintsOf
-	hidden               []upstream              // proxies for which the server behind them is unknown: see upstreams
-	behind               map[int32][]upstream    // proxies by the port of the server behind them: see upstreams
+	hidden               []upstream              // proxies with an unknown upstream server: see upstreams
+	behind               map[int32][]upstream    // proxies by the port of their upstream server: see upstreams
 
 	options         Options
 	native          bool
@@ -287,8 +287,9 @@ func (in *injection) read(template any) error {
 	return in.checkAnnotations(0)
 }
 
-// checkAnnotations returns an error if the total size of the pod's annotations and of the added
-// bytes exceeds maxAnnotationBytes.
+// checkAnnotations returns an error if the total size of the pod's annotations and of the
+// added annotations exceeds maxAnnotationBytes. ours is the size of the added annotations
+// in bytes.
 func (in *injection) checkAnnotations(ours int) error {
 	size := ours
 	for key, value := range in.meta.Annotations {
@@ -306,9 +307,9 @@ func (in *injection) checkAnnotations(ours int) error {
 // fields selects keys of a map, and recursively the fields of their values. nil selects all fields.
 type fields map[string]fields
 
-// The fields that are decoded into Kubernetes types. The other fields are not decoded,
-// because a decoded volume {} would use 250 bytes of memory for its two bytes of JSON,
-// and parsing a 20-byte quantity can take minutes (see checkQuantities).
+// Only the following fields are decoded into Kubernetes types, because a decoded volume {}
+// would use 250 bytes of memory for its two bytes of JSON, and parsing a 20-byte quantity
+// can take minutes (see checkQuantities).
 var (
 	resourceFields  = fields{"requests": nil, "limits": nil}
 	containerFields = fields{

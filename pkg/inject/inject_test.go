@@ -18,7 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A property is a condition for every injected pod.
+// A property is a condition that every injected pod must satisfy.
 type property struct {
 	fact         string
 	replacesHook func(t *testing.T, p *injected)

@@ -194,8 +194,8 @@ func FromEnv(environ []string) (Options, error) {
 	return o, nil
 }
 
-// with returns a copy of o with the options in the annotations of a pod. Annotations override o. problems contains an
-// error with the key of the annotation for each invalid annotation.
+// with returns a copy of o with the options in the annotations of a pod. Annotations override o. problems contains
+// one error for each invalid annotation, with the key of the annotation.
 func (o Options) with(annotations map[string]string) (_ Options, problems []error) {
 	all := Options{}
 	maps.Copy(all, o)
@@ -388,8 +388,9 @@ func (o Options) CheckImage() error {
 	return nil
 }
 
-// Check returns an error if no pod can be injected with the options, because the image is missing, or because
-// options contradict each other. Set validates each option without the others.
+// Check returns an error if no pod can be injected with the options, because the image is missing or because
+// options contradict each other. Set does not detect these problems, because it validates each option without
+// the others.
 func (o Options) Check() error {
 	if err := o.CheckImage(); err != nil {
 		return err
@@ -400,8 +401,7 @@ func (o Options) Check() error {
 	return nil
 }
 
-// injectSample injects a pod without options and with one container, which uses a port that is different from the
-// ports of the sidecar.
+// injectSample injects a pod without annotations. The port of its only container is not a port of the sidecar.
 func injectSample(opts Options) Outcome {
 	free := 1
 	for slices.ContainsFunc(defaultPorts, func(u defaultPort) bool { return opts[u.option] == strconv.Itoa(free) }) {
@@ -431,8 +431,8 @@ func find(name string) (Option, bool) {
 
 func optionNames() []string { return called(func(o Option) string { return o.Name }) }
 
-// called returns the names of all options as the function in returns them, for example
-// Option.Env. It skips options for which in returns "".
+// called returns the result of in for each option, for example the environment variables if
+// in is Option.Env. It skips options for which in returns "".
 func called(in func(Option) string) []string {
 	var all []string
 	for _, o := range table {
@@ -487,7 +487,7 @@ const (
 var imageReference = regexp.MustCompile(`^(?:` + imageDomain + `/)?` + imageComponent + `(?:/` + imageComponent + `)*(?::` + imageTag + `)?(?:@` + imageDigest + `)?$`)
 
 func isImage(text string) error {
-	const longest = 1024 // maximum length in bytes; the name has at most 255 bytes and a tag 128
+	const longest = 1024 // maximum length in bytes; a name has at most 255 bytes, and a tag has at most 128
 	if len(text) > longest || !imageReference.MatchString(text) {
 		return fmt.Errorf("%q: must be the name of an image, such as registry.example/queue-proxy:1", message.Truncate(text, 100))
 	}
@@ -506,8 +506,8 @@ func isQuantity(text string) error {
 	return fmt.Errorf("%.64q: must be a quantity such as 25m or 32Mi", text)
 }
 
-// isShortQuantity checks the length before the quantity is parsed, because parsing an exponent of
-// eight digits takes minutes.
+// isShortQuantity returns an error for a long quantity. It is called before the quantity is
+// parsed, because parsing an exponent of eight digits takes minutes.
 func isShortQuantity(text string) error {
 	const most, maxExponentLength = 64, 3
 	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")

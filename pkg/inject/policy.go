@@ -70,8 +70,8 @@ func newPolicy(opts Options) (*policy, error) {
 	return p, p.sample()
 }
 
-// convertToInteger converts the value of an option to an integer. The unit of a duration is one
-// second.
+// convertToInteger converts the value of an option to an integer. A duration is converted to
+// seconds.
 func (p *policy) convertToInteger(name string) error {
 	text := p.opts[name]
 	if text == "" {
@@ -169,9 +169,9 @@ func (p *policy) list() string {
 	return "containers"
 }
 
-// literal returns a JSON value as a CEL literal. The values of a CEL map literal have the
-// same type, so only a map of strings becomes a CEL map. Other maps become objects of the
-// CEL type kind.
+// literal returns a JSON value as a CEL literal. All values of a CEL map literal must have
+// the same type, so only a map of strings becomes a CEL map. Other maps become objects of
+// the CEL type kind.
 func literal(value any, kind string) string {
 	switch v := value.(type) {
 	case map[string]any:

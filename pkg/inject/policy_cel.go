@@ -13,10 +13,10 @@ import (
 // This file contains the injection in CEL. The expressions have the same order as the
 // checks in (*injection).run.
 //
-// The expressions use three idioms for missing features of CEL. [x].map(y, ...)[0]
-// assigns x to the variable y. cond ? [x] : [] is an optional part of a list.
-// strings.quote returns a JSON string, because a condition ensures that the strings
-// contain no control characters.
+// The expressions use three idioms for missing features of CEL. [x].map(y, ...)[0] assigns
+// x to the variable y. cond ? [x] : [] is an optional part of a list. strings.quote encodes
+// a JSON string. A condition ensures that the string contains no control characters, which
+// JSON escapes differently.
 
 // An expression is a condition or a variable of a policy.
 type expression struct{ name, why, cel string }
@@ -110,8 +110,7 @@ const (
   : {port}.matches('^[1-9][0-9]{0,4}$') && int({port}) < 65536 ? [{'containerPort': int({port})}]
   : [])[0]`
 
-	// hook is the preStop command of the container named app. It is empty if there is no
-	// command.
+	// hook is the preStop command of the container app. It is empty if there is no command.
 	hook = `app.?lifecycle.?preStop.?exec.?command.orValue([])`
 
 	// sleeps reports whether a command only sleeps, such as sleep 5 or sh -c "sleep 5": see
@@ -233,8 +232,8 @@ const stay = `(object.spec.containers + object.spec.?initContainers.orValue([]).
 const taken = `[port.containerPort] + ` + stay + `
   .map(c, c.?ports.orValue([]).filter(p, ` + isTCP + `).map(p, p.containerPort)).flatten()`
 
-// portsFree returns the condition under which choosePorts succeeds, and does not change a port
-// because of a probe, a flag, a variable, an annotation or an image.
+// portsFree returns the condition under which choosePorts succeeds and does not replace a
+// default port because of a probe, a flag, a variable, an annotation or an image.
 func (p *policy) portsFree() string {
 	var fixed, moving, unasked, unmentioned []string
 	for i, u := range defaultPorts {
@@ -261,8 +260,8 @@ func (p *policy) portsFree() string {
 		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), portOffset, stay, strings.Join(unasked, "', '"), notMentioned)
 }
 
-// pauseFits returns a condition for the preStop hook. Its sleep must not exceed the drain
-// deadline in the options.
+// pauseFits returns the condition that the sleep in the preStop hook does not exceed the
+// drain deadline in the options.
 func (p *policy) pauseFits() string {
 	if p.deadline == 0 {
 		return ""
@@ -346,7 +345,8 @@ func sidecarProbe() string {
     + ',"successThreshold":' + string(` + usual("successThreshold", defaultSuccesses) + `) + ',"failureThreshold":' + string(` + usual("failureThreshold", defaultFailures) + `) + '}'`
 }
 
-// usual returns an expression for a number of a probe r, or its default in Kubernetes.
+// usual returns an expression for a numeric field of a probe r. n is the default of the
+// field in Kubernetes.
 func usual(field string, n int) string {
 	return fmt.Sprintf("r.?%s.orValue(%d)", field, n)
 }

@@ -23,8 +23,8 @@ const (
 // Timings of the sidecar's probe if the application has no readiness probe. The sidecar waits for
 // the port of the application, and checks it as soon as the port is open (docs/promises.md 2.2).
 // The timeout equals the period, so there is always a pending probe, and the kubelet detects
-// readiness immediately. After the start, the sidecar opens a TCP connection every two seconds. The
-// pod is unready after three failures, which take six seconds.
+// readiness immediately. After the application has started, the sidecar opens a TCP connection
+// every two seconds. The pod is unready after three failures, which take six seconds.
 const (
 	eagerTimeout  = 2 // seconds
 	eagerPeriod   = 2 // seconds
@@ -135,7 +135,7 @@ func resolve(port intstr.IntOrString, c *corev1.Container) (int32, error) {
 	return int32(n), nil
 }
 
-// removeReadinessProbes removes the probes that the sidecar runs from the containers.
+// removeReadinessProbes removes from the containers the probes that the sidecar runs.
 func (in *injection) removeReadinessProbes() error {
 	for _, c := range in.pod.Containers {
 		if movesProbe(&c) {

@@ -17,8 +17,8 @@ import (
 // ready, but every client would receive status 400. Therefore, the protocol of a port is examined
 // before the port is selected.
 //
-// No evidence in a pod is certain. (*injection).evidenceOf and docs/injection.md contain the order of
-// the evidence. The port option overrides all evidence.
+// No evidence in a pod is conclusive. (*injection).evidenceOf and docs/injection.md contain the order
+// of the evidence. The port option overrides all evidence.
 
 // A protocol is the protocol of a port. It distinguishes only the protocols that affect
 // the injection.
@@ -27,7 +27,8 @@ type protocol int
 const (
 	unknownProtocol protocol = iota // there is no evidence for or against HTTP
 	plainHTTP
-	// The following ports receive no requests. skipNotHTTP reports ports in this order.
+	// Ports with the following protocols receive no requests. skipNotHTTP reports ports in
+	// this order.
 	notHTTP
 	overTLS
 	notForRequests // the port is for metrics, health checks or peers, with any protocol
@@ -233,8 +234,8 @@ func (in *injection) evidenceOf(c *corev1.Container, p corev1.ContainerPort) evi
 	return firstOf(s, h.byCertificate(p), byCommonNumber(p))
 }
 
-// evidenceBeforeCertificates is evidenceOf without the weakest evidence: certificates and common port
-// numbers.
+// evidenceBeforeCertificates is like evidenceOf, but ignores the weakest evidence: certificates and
+// common port numbers.
 func (in *injection) evidenceBeforeCertificates(c *corev1.Container, p corev1.ContainerPort, h *hints) evidence {
 	if h.sleeps.why != "" {
 		return h.sleeps
@@ -273,7 +274,8 @@ func (in *injection) evidenceBeforeCertificates(c *corev1.Container, p corev1.Co
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] != "" || named.protocol == plainHTTP) {
 		flag = evidence{}
 	}
-	// A probe and a Service can use a port for metrics or health checks.
+	// A port for metrics or health checks is recognized even if a probe or a Service uses
+	// it.
 	isSide := func(s evidence) bool { return s.protocol == notForRequests }
 	switch {
 	case isSide(own):
@@ -291,7 +293,7 @@ func (in *injection) evidenceBeforeCertificates(c *corev1.Container, p corev1.Co
 	return firstOf(agree(protocols), h.image, aside, h.offeredAsBoth(p, services), agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands, namedTCP(services, p))
 }
 
-// isMisleading reports whether own, the evidence of the declared name of a port, is not evidence. named is
+// isMisleading reports whether own, the evidence of the declared name of a port, must be ignored. named is
 // the evidence of the port's name in Services, and flag is the evidence of a flag or variable.
 func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag evidence, services []ServicePort) bool {
 	if strings.HasPrefix(p.Name, "grpc") && onlyHTTPS(services) {
@@ -301,7 +303,7 @@ func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag 
 	switch own.protocol {
 	case notForRequests:
 		// If a port and its container have the same name, the name is that of the application, such as
-		// store-admin. The name can also describe the metrics only, although the Service is for requests.
+		// store-admin. The name can also describe only the metrics, although the Service is for requests.
 		return likeContainer && !metricsName.MatchString(p.Name) || flag.protocol != notForRequests && named.protocol == plainHTTP
 	case notHTTP:
 		return likeContainer && named.protocol == plainHTTP // the name can contain the name of another server, such as redis-commander
@@ -310,9 +312,9 @@ func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag 
 	}
 }
 
-// offeredAsTLS returns the evidence of a port that Services offer as HTTPS only, such as the port of a
-// webhook. The number of the port or a certificate must confirm it, because a load balancer can
-// terminate TLS.
+// offeredAsTLS returns the evidence of a port that Services offer only as HTTPS, such as the port of a
+// webhook. The number of the port or a certificate must confirm the evidence, because a load balancer
+// can terminate TLS.
 func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) evidence {
 	isPlain := func(s ServicePort) bool { return s.Number != 443 && !tlsName.MatchString(s.Name) }
 	if len(services) == 0 || slices.ContainsFunc(services, isPlain) {
@@ -376,10 +378,10 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) evid
 	return evidence{}
 }
 
-// byNumber returns the evidence that a port number indicates. It also uses the port numbers in the
-// Services that offer the port. An HTTPS port number is not used if a flag contains the number, and
-// the container has no certificate. If a Service offers container port 80 only as port 443, a load
-// balancer terminates TLS.
+// byNumber returns the evidence of a port number. It also uses the port numbers in the Services
+// that offer the port. An HTTPS port number is not evidence if a flag contains the number and the
+// container has no certificate. If a Service offers container port 80 only as port 443, byNumber
+// assumes that a load balancer terminates TLS.
 func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) evidence {
 	if of := rawPorts[p.ContainerPort]; of != "" && !slices.ContainsFunc(services, isOnPort80) {
 		return evidence{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
@@ -443,13 +445,13 @@ func byCommonNumber(p corev1.ContainerPort) evidence {
 	return evidence{}
 }
 
-// A namedProbe is a probe of a container with its name in messages.
+// A namedProbe is a probe of a container and the name of the probe in messages.
 type namedProbe struct {
 	name string
 	*corev1.Probe
 }
 
-// probeEvidence returns the evidence of a port that the probe uses.
+// probeEvidence returns the evidence of the probe for the protocol of its port.
 func (p namedProbe) probeEvidence(how string, speaks protocol) evidence {
 	return evidence{speaks, fmt.Sprintf("the %s probe uses %s", p.name, how)}
 }
@@ -493,8 +495,8 @@ const (
 )
 
 // speaksHTTPCEL returns evidenceOf as a CEL expression for a port of a container app. The expression
-// only uses the pod and is stricter. It is false if a name, a number or an image is evidence
-// against HTTP, even if an HTTP probe uses the port.
+// is stricter than evidenceOf and reads only the pod. It is false if a name, a number or an image is
+// evidence against HTTP, even if an HTTP probe uses the port.
 func speaksHTTPCEL(high bool) string {
 	var numbers, helpers, known []string
 	ported := "" // conditions for the rows with port numbers, and for the sure option

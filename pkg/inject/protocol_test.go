@@ -61,7 +61,7 @@ var protocols = []struct{ fact, container, why string }{ // why is empty if the 
 }
 
 // A pod is skipped if there is evidence that its port is not for HTTP requests. The text contains
-// the evidence. If the option selects the port, the evidence is ignored.
+// the evidence. If the port option selects the port, the evidence is ignored.
 func TestNonHTTPPortIsSkipped(t *testing.T) {
 	for _, c := range protocols {
 		pod := `{"metadata":{%s},"spec":{"containers":[{"name":"app",` + c.container + `}]}}`
@@ -166,8 +166,8 @@ var servicePorts = []struct {
 	{"only port 443", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":443,"targetPort":1000}`, 0, NotHTTP},
 }
 
-// A Service that offers the port as HTTP and as HTTPS is evidence for TLS. CompactPorts
-// must keep both of its ports.
+// A Service that offers a port as HTTP and as HTTPS is evidence for TLS, so CompactPorts
+// must keep both ports of the Service.
 func TestCompactPortsKeepsServiceWithTLS(t *testing.T) {
 	var ports []ServicePort
 	for i := range maxNamedServices {

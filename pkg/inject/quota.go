@@ -21,7 +21,7 @@ type Quota struct {
 
 // A hardLimit is the limit of a ResourceQuota for the sum of a resource in all pods.
 type hardLimit struct {
-	field    string // in spec.hard, for example requests.cpu
+	field    string // key in spec.hard, for example requests.cpu
 	resource corev1.ResourceName
 	limits   bool // the quota limits the sum of the limits instead of the requests
 	amount   resource.Quantity
@@ -34,8 +34,8 @@ type bound struct {
 	minimum, maximum, defaultLimit *resource.Quantity
 }
 
-// ReadQuota parses a ResourceQuota or a LimitRange, a map as [Decode] returns it. ok is false for
-// other objects.
+// ReadQuota parses a ResourceQuota or a LimitRange that [Decode] returned. ok is false for other
+// objects.
 func ReadQuota(object any) (_ Quota, ok bool) {
 	q := Quota{namespace: Text(At(object, "metadata"), "namespace"), name: Text(At(object, "metadata"), "name")}
 	switch {
@@ -57,8 +57,7 @@ func ReadQuota(object any) (_ Quota, ok bool) {
 	return q, false
 }
 
-// hasOtherScope reports whether a ResourceQuota has a scope that does not include the pods of all
-// servers.
+// hasOtherScope reports whether a ResourceQuota has a scope that can exclude the pod of a server.
 func hasOtherScope(quota any) bool {
 	scopes := slices.Clone(listAt(quota, "spec", "scopes"))
 	for _, e := range listAt(quota, "spec", "scopeSelector", "matchExpressions") {
@@ -226,8 +225,8 @@ func usage(pod *corev1.PodSpec, h hardLimit) resource.Quantity {
 	return total
 }
 
-// amountOf returns the request or the limit of a container. The API server sets a missing request to
-// the limit.
+// amountOf returns the limit of a container if h.limits is set, and otherwise its request. The API
+// server sets a missing request to the limit.
 func amountOf(r corev1.ResourceRequirements, h hardLimit) resource.Quantity {
 	if request, has := r.Requests[h.resource]; has && !h.limits {
 		return request

@@ -103,15 +103,16 @@ func CompactPorts(all []ServicePort) []ServicePort {
 	})
 }
 
-// A Service contains the selector of a Service, and its ports if they target the application.
+// A Service contains the selector of a Service and its ports. It has no ports if they already
+// refer to the sidecar.
 type Service struct {
 	namespace string
 	selector  labels.Selector
 	ports     []ServicePort
 }
 
-// ReadService parses a Service, a map as [Decode] returns it. ok is false if the Service is invalid
-// or has no selector.
+// ReadService parses a Service that [Decode] returned. ok is false if the Service is invalid or has
+// no selector.
 func ReadService(service any) (_ *Service, ok bool) {
 	s := new(corev1.Service)
 	if err := decodeInto(service, s); err != nil || len(s.Spec.Selector) == 0 {
@@ -184,9 +185,9 @@ func targetOf(p corev1.ServicePort) intstr.IntOrString {
 // and to the application in other pods. Otherwise, it is the number of the sidecar port. service is
 // a map, as [Decode] returns it, and is not modified.
 //
-// A sidecar port number does not reach pods without a sidecar. With the step [Workloads], such a
-// Service remains unchanged, so that no request is lost during the rollout: the Service reaches the
-// application in all pods, without the sidecar.
+// A Service that uses the number of the sidecar port does not reach pods without a sidecar.
+// Therefore, FollowService does not make this change with the step [Workloads]: no request is lost
+// during the rollout, because the Service reaches the application in all pods directly.
 //
 // selects reports for each element of all whether the Service selects it.
 func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []bool) {
@@ -279,8 +280,8 @@ func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, 
 	return out
 }
 
-// headlessWarning returns the warning for a headless Service. Its clients connect to a port of the
-// pod, and not to a target port.
+// headlessWarning returns the warning for a headless Service. Its clients connect to the pods
+// directly, so a target port has no effect.
 func (o *Outcome) headlessWarning() string {
 	return fmt.Sprintf("the Service is headless, so clients that connect to port %d of a pod bypass the sidecar; use port %d", o.AppPort, o.ServingPort)
 }
@@ -392,8 +393,8 @@ type rule struct {
 	ports []networkingv1.NetworkPolicyPort // empty means all ports
 }
 
-// canMatchNamespace reports whether a policy peer can be in the namespace of some pods. The
-// labels of namespaces, and addresses, are not known.
+// canMatchNamespace reports whether a policy peer can be in the namespace of some pods.
+// Addresses and the labels of namespaces are not known.
 func canMatchNamespace(to *networkingv1.NetworkPolicyPeer, namespace string, pods *Pods) bool {
 	return to.IPBlock == nil && (to.NamespaceSelector != nil || canShareNamespace(namespace, pods.Namespace))
 }

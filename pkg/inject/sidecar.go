@@ -158,8 +158,8 @@ func secondsOf(n int64) time.Duration {
 // ceilSeconds returns a duration in seconds, rounded up.
 func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// badSettings converts an error of config. It replaces each variable that an option sets with the
-// annotation or the option.
+// badSettings converts an error of config for the user, who knows options instead of variables.
+// It replaces each variable that an option sets with the name of the annotation or the option.
 func (in *injection) badSettings(err error) error {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	for _, option := range table {

@@ -13,10 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// This file reads the properties of Spring Boot for its HTTP server. They are set by
-// variables, system properties, the variable SPRING_APPLICATION_JSON, and arguments.
-// Kibana has properties with the same names. The file also reads the properties of
-// Micronaut and Quarkus.
+// This file reads the properties of the HTTP servers of Spring Boot, Micronaut and Quarkus.
+// They are set by variables, system properties, the variable SPRING_APPLICATION_JSON, and
+// arguments. Kibana has properties with the same names as Spring Boot.
 
 // The sources of properties, in ascending order of precedence in Spring Boot.
 const (
@@ -27,7 +26,7 @@ const (
 	fromArgument // for example --server.port=8080
 )
 
-// springJSON is the property of the variable that contains other properties as JSON.
+// springJSON is the property that contains other properties as JSON.
 const springJSON = "spring.application.json"
 
 // A springProperty is the canonical name of a Spring Boot property and the place where it is set.
@@ -187,8 +186,8 @@ func (s *spring) readMicronaut(values map[string]parameter) {
 	}
 }
 
-// readQuarkus reads the properties of Quarkus. The port for HTTP is open next to the port for HTTPS,
-// unless insecure requests are disabled.
+// readQuarkus reads the properties of Quarkus. The port for HTTP is open in addition to the port for
+// HTTPS, unless insecure requests are disabled.
 func (s *spring) readQuarkus(values map[string]parameter) {
 	requests := values["quarkus.http.insecurerequests"]
 	port := portIn(values, "quarkus.http.port")
@@ -202,8 +201,9 @@ func (s *spring) readQuarkus(values map[string]parameter) {
 	}
 }
 
-// decides reports whether s already contains the effect of a property on TLS. Properties of the
-// port for management have no effect on the port for requests.
+// decides reports whether the effect of a property on TLS is already included in s. Properties
+// of the management port are always included, because they have no effect on the port for
+// requests.
 func (s spring) decides(p springProperty) bool {
 	isSSL := strings.HasPrefix(p.name, "server.ssl.")
 	return p.name == sslEnabled || tlsProperty.MatchString(p.name) || isSSL && s.evidence.protocol == plainHTTP || strings.HasPrefix(p.name, "management.server.")
@@ -222,8 +222,8 @@ func (h *hints) setSpringPort(ports []corev1.ContainerPort) {
 
 // likelySpringPort returns 8080, the default of Spring Boot, if it is one of the ports. Otherwise,
 // it returns the only port for requests, or the only port with an HTTP name. If there is no such
-// port, it returns 0. If TLS is enabled, and a port has a name or a number that indicates TLS, it
-// returns 0 as well.
+// port, it returns 0. It also returns 0 if TLS is enabled and the name or the number of a port
+// indicates TLS.
 func (h *hints) likelySpringPort(ports []corev1.ContainerPort) int32 {
 	if h.spring.evidence.protocol == overTLS && h.namesTLS {
 		return 0
@@ -263,14 +263,14 @@ func (h *hints) bySpring(n int32) evidence {
 	return h.spring.evidence
 }
 
-// matchesCEL returns the expression of a match.
+// matchesCEL returns the CEL expression of.matches(expression).
 func matchesCEL(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }
 
 // springCEL returns an expression that is false if the properties of Spring Boot enable TLS, or if
 // a flag in a variable binds a port to the loopback address. If the expression isHTTP is false, the
-// result is also false for other evidence in the variables with flags. The expression is stricter
-// than bySpring: the port is not examined, and a property for TLS in an argument is sufficient. The
-// limits bound the cost: few texts are matched, and a search for a short text is cheap.
+// result is also false if a variable with flags contains other evidence. The expression is stricter
+// than bySpring, because it ignores the port, and a property for TLS in an argument is sufficient
+// evidence for TLS. The limits bound the number and the length of the texts that are matched.
 func springCEL(isHTTP string) string {
 	const (
 		maxArguments     = 1000

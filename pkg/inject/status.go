@@ -108,8 +108,8 @@ func existingSidecar(pod any) *Outcome {
 }
 
 // containerOfName returns the container that a Service finds by the name of a TCP port, which is
-// the first container with the name. Kubernetes searches the containers before the init containers
-// (FindPort of k8s.io/kubernetes/pkg/api/v1/pod).
+// the first container that declares the name. Kubernetes searches the containers before the init
+// containers (FindPort of k8s.io/kubernetes/pkg/api/v1/pod).
 func containerOfName(pod any, name string) string {
 	for _, c := range containersAtRuntime(pod) {
 		for _, p := range listAt(c, "ports") {

@@ -73,8 +73,8 @@ func compileTraces(traces []trace) []trace {
 	return traces
 }
 
-// checkUndo returns an error if the changes in all cannot be the result of an injection. They are
-// from the status of object.
+// checkUndo returns an error if the changes in all, which are from the status of object, cannot
+// be the result of an injection.
 func checkUndo(object any, all []Change, traces []trace) error {
 	seen := map[string]bool{}
 	left := map[string]bool{}
@@ -158,8 +158,8 @@ func handlers(p *corev1.Probe) int {
 	return n
 }
 
-// wasOfSidecar accepts a field value that a sidecar port has, because an injection moves the
-// field from the application to the sidecar.
+// wasOfSidecar returns a function that accepts the value of the field in a sidecar port,
+// because an injection moves the field from the application to the sidecar.
 func wasOfSidecar(field string) func(object, was any) error {
 	return func(object, was any) error {
 		for _, list := range []string{"containers", "initContainers"} {

@@ -45,7 +45,8 @@ func isUpstreamAddress(words []string) bool {
 	return len(words) > 0 && isUpstream(words[len(words)-1:])
 }
 
-// upstreamOf returns the port in a flag or a variable with the address of a server behind a proxy, or 0.
+// upstreamOf returns the port in a part of a parameter's value if the parameter contains the address of
+// a server behind a proxy. Otherwise, it returns 0.
 func upstreamOf(s parameter, part string) int32 {
 	if len(s.words) == 0 || !anyOf(s.words, upstreamWords) || allOf(s.words, egressWords) && len(s.words) > 1 {
 		return 0
@@ -99,8 +100,8 @@ func hiddenUpstream(container any) string {
 	return hidden
 }
 
-// upstreams returns the containers that forward requests to a port of the pod. It returns up to two containers for each
-// port. It also sets in.hidden.
+// upstreams returns the containers that forward requests to a port of the pod, by port. It returns at most two
+// containers for each port, and it also sets in.hidden.
 func (in *injection) upstreams() map[int32][]upstream {
 	if in.behind != nil {
 		return in.behind

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Template returns the path of the pod template in an object, as the tokens of the path of a
-// [Change]. The path of a Pod is empty. ok is false for objects without a known pod template.
+// Template returns the path of the pod template in an object, as the tokens of a
+// [Change.Path]. The path of a Pod is empty. ok is false for objects without a known pod
+// template.
 //
 // A custom resource is supported if it has spec.template like a Deployment, for example an Argo
 // Rollout or a workload of OpenKruise.

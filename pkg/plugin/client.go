@@ -230,7 +230,7 @@ func (c *Client) get(ctx context.Context, accept string, query url.Values, path 
 	return res, err
 }
 
-// Errors for responses that have a common cause.
+// Errors that name the likely cause of a response.
 var (
 	errNotKubernetes = errors.New("the server returned an HTML page, so it is not a Kubernetes API server; check the address in the kubeconfig")
 	errUnauthorized  = errors.New("the API server rejected the credentials (401 Unauthorized); check the credentials in the kubeconfig")

@@ -25,7 +25,7 @@ type Sidecar struct {
 }
 
 // SidecarOf returns the sidecar of a pod, and whether the pod has a sidecar. The sidecar is a container, or an init
-// container that is restarted, with the given name. A pod that has ended has no sidecar.
+// container that is restarted, with the given name. A pod that has completed has no sidecar.
 func SidecarOf(pod *corev1.Pod, name string) (Sidecar, bool) {
 	var found *corev1.Container
 	statuses := pod.Status.ContainerStatuses

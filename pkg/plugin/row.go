@@ -36,7 +36,7 @@ type Row struct {
 	Rate       *float64       `json:"requestsPerSecond"` // completed requests per second in the window
 	P99        *float64       `json:"p99Seconds"`        // 99th percentile of request durations in the window, in seconds
 	Failure    string         `json:"lastFailure"`       // reason of the last failure, or ""
-	FailedAt   *time.Time     `json:"lastFailureAt"`     // nil if the failure happened before the first sample
+	FailedAt   *time.Time     `json:"lastFailureAt"`     // time of the last failure; nil if it happened before the first sample
 	Failures   map[string]int `json:"failures"`          // failures since the start of the sidecar, by reason
 	Note       string         `json:"note"`
 }

@@ -32,7 +32,7 @@ type history struct {
 	samples []Sample // samples of the window and the current process, sorted from the oldest to the newest
 	err     error    // error of the last attempt to get a sample, or nil
 
-	reason    string    // reason for the last failure
+	reason    string    // reason of the last failure
 	failed    time.Time // time of the sample with the last failure
 	restarted time.Time // time of the first sample after a restart
 }
@@ -76,8 +76,8 @@ func (w *Watch) Add(of Sidecar, s Sample, err error) {
 	}
 }
 
-// restartedSince reports whether the older sample is from another process, because the start time is different or a
-// counter has decreased.
+// restartedSince reports whether the older sample is from another process. It compares the start times, and the
+// counters, which only decrease after a restart.
 func (s *Sample) restartedSince(old *Sample) bool {
 	if math.Abs(s.Start-old.Start) > startsDiffer {
 		return true
@@ -102,7 +102,7 @@ func newest(old, now map[string]float64) string {
 	return mostFrequent(more)
 }
 
-// mostFrequent returns the reason with the highest number, or "" if all numbers are 0.
+// mostFrequent returns the reason with the highest count, or "" if all counts are 0.
 func mostFrequent(counts map[string]float64) string {
 	reason := ""
 	for _, r := range slices.Sorted(maps.Keys(counts)) {
@@ -212,8 +212,8 @@ func whole(n *float64) *int {
 }
 
 // quantile returns a quantile of the values that were observed between two states of a histogram. As in Prometheus,
-// the values in a bucket are assumed to be evenly distributed, and a value above the highest bound is the highest
-// bound. The result is nil if there are no values.
+// the values in a bucket are assumed to be evenly distributed, and a value above the highest bound is replaced with
+// this bound. The result is nil if there are no values.
 func quantile(q float64, old, now map[float64]float64) *float64 {
 	bounds := slices.Sorted(maps.Keys(now))
 	if len(bounds) < 2 {

@@ -227,7 +227,7 @@ func Exclusive(cmd *cobra.Command, names ...string) {
 		}
 		return nil
 	}
-	cmd.MarkFlagsMutuallyExclusive(names...) // for the completion
+	cmd.MarkFlagsMutuallyExclusive(names...) // for shell completion
 }
 
 // NotNegative returns an error if the value of a flag is negative.
@@ -238,9 +238,9 @@ func NotNegative(name string, value time.Duration) error {
 	return nil
 }
 
-// describeFlagError returns an error for an invalid flag in the form of all programs. An error about an unknown
-// flag, for example about a flag with a single dash, contains the name of a similar flag. An error about a value
-// contains the flag, the value and the allowed values.
+// describeFlagError returns an error for an invalid flag in the form that all programs use. An error about an
+// unknown flag, for example about a flag with a single dash, contains the name of a similar flag. An error about
+// a value contains the flag, the value and the allowed values.
 func describeFlagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError

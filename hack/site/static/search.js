@@ -24,7 +24,7 @@ function count(text, word) {
   return text.toLowerCase().split(word).length - 1;
 }
 
-// score returns 0 if an entry does not match. A match in a heading is better than one in the text.
+// score returns 0 if an entry does not match. A match in a heading scores higher than a match in the text.
 function score(entry, words) {
   let sum = 0;
   for (const word of words) {

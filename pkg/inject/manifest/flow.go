@@ -40,7 +40,7 @@ type flowList struct {
 	divided  []byte // original, or original converted to JSON
 }
 
-// splitFlowList divides a List whose items are maps in flow style without anchors, aliases and tags. It returns
+// splitFlowList divides a List whose items are maps in flow style without anchors, aliases or tags. It returns
 // nil if the text is not such a List, or if the injector changed it before.
 func splitFlowList(file string, line int, text []byte) []*document {
 	l, items, divided := readFlowList(text)
@@ -50,7 +50,7 @@ func splitFlowList(file string, line int, text []byte) []*document {
 	documents := l.divide(file, line, l.flow.divided, divided)
 	end := 0
 	for _, d := range documents {
-		if d.isItem { // the line in the original text
+		if d.isItem { // use the line number in the original text
 			line += bytes.Count(text[end:items[0].begin], []byte("\n"))
 			d.line, end, items = line, items[0].begin, items[1:]
 		}
@@ -58,8 +58,8 @@ func splitFlowList(file string, line int, text []byte) []*document {
 	return documents
 }
 
-// readFlowList returns the List in a YAML text and its items in the original text and in the divided text. It
-// returns nil if there is no List or if it is not supported.
+// readFlowList returns the List in a YAML text, and the ranges of its items in the original text and in the
+// divided text. It returns nil if there is no List or if the List is not supported.
 func readFlowList(text []byte) (l *itemList, items, divided []span) {
 	for _, unsupported := range []string{"\r", inject.StatusAnnotation, keptMark, placeholder} {
 		if bytes.Contains(text, []byte(unsupported)) {
@@ -101,7 +101,7 @@ func (d *document) isInPlaceFlow() bool { return d.in != nil && d.in.flow != nil
 // becomesJSON reports whether a change encodes the whole document as JSON.
 func (d *document) becomesJSON() bool { return !isBlockStyle(d.node) && !d.isInPlaceFlow() }
 
-// isPlain reports whether a node contains no anchors, aliases and tags.
+// isPlain reports whether a node contains no anchors, aliases or tags.
 func isPlain(n *yaml.Node) bool {
 	return n.Kind != yaml.AliasNode && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 &&
 		!slices.ContainsFunc(n.Content, func(child *yaml.Node) bool { return !isPlain(child) })
@@ -186,7 +186,7 @@ func (s *splicer) dashedItems(i int) (items []span) {
 type jsonItems struct {
 	style jsonStyle
 	text  bytes.Buffer
-	items []span // in text
+	items []span // ranges of the items in text
 }
 
 // add adds an item.
@@ -203,8 +203,8 @@ func (j *jsonItems) add(n *yaml.Node) {
 	j.items = append(j.items, span{begin, j.text.Len()})
 }
 
-// list returns a List with the items as JSON, and the items in it. text is the original text of the List.
-// Its syntax tree root contains the placeholder instead of the items.
+// list returns a List with the items as JSON, and the ranges of the items in it. text is the original
+// text of the List. root is its syntax tree with the placeholder instead of the items.
 func (j *jsonItems) list(text []byte, root *yaml.Node) ([]byte, []span) {
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{expand(root)}}
 	list, _ := (&document{text: text}).encodeDocument(doc, true) // the encoding of JSON returns no error
@@ -216,8 +216,8 @@ func (j *jsonItems) list(text []byte, root *yaml.Node) ([]byte, []span) {
 	return slices.Concat(before, j.text.Bytes(), after), j.items
 }
 
-// joinFlowLists joins the documents of each List in flow style to one document. It must be called after the
-// items were changed.
+// joinFlowLists joins the documents of each List in flow style into one document. It must be called after
+// all changes to the items.
 func (f *File) joinFlowLists() {
 	var joined []*document
 	for documents := f.documents; len(documents) > 0; {
@@ -235,8 +235,8 @@ func (f *File) joinFlowLists() {
 	f.documents = joined
 }
 
-// join joins the documents of a List to one document. If an item was changed, it adds the hunks that restore
-// the original text.
+// join joins the documents of a List into one document. If an item was changed, it adds the hunks that
+// restore the original text.
 func (l *flowList) join(parts []*document) *document {
 	var text []byte
 	for _, d := range parts {

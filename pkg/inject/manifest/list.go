@@ -42,7 +42,8 @@ func splitList(file string, line int, text []byte) (documents []*document) {
 	return l.divide(file, line, text, items)
 }
 
-// divide returns the documents of a List with the given items, which begins at the given line of a file.
+// divide splits a List that begins at the given line of a file into documents: the given items and the
+// texts between them.
 func (l *itemList) divide(file string, line int, text []byte, items []span) (documents []*document) {
 	end := 0
 	add := func(s span, isItem bool) {
@@ -103,8 +104,8 @@ func (d *document) fileText() []byte {
 	return text
 }
 
-// joinLists returns the documents of a file. The items of a List, and the texts between
-// them, are joined to a single document.
+// joinLists returns the documents of a file. The items of a List and the texts between them
+// are joined into a single document.
 func joinLists(documents []*document) (joined []*document) {
 	var in *itemList // List that contains the previous document; nil if there is none
 	for _, d := range documents {
@@ -171,7 +172,8 @@ func readJSONList(text []byte) (l *itemList, items []span) {
 	return l, items
 }
 
-// readJSONItems reads an array of objects. It returns nil if the array is empty or if the value is not such an array.
+// readJSONItems reads an array of objects. It returns nil if the array is empty or if the value is not an array of
+// objects.
 func readJSONItems(d *json.Decoder) (items []span) {
 	if token, _ := d.Token(); token != json.Delim('[') {
 		return nil
@@ -189,7 +191,8 @@ func readJSONItems(d *json.Decoder) (items []span) {
 	return items
 }
 
-// Patterns of lines in a List in block style. An alias in an item can refer to an anchor in another item.
+// Patterns of lines in a List in block style. A List with an alias is not divided, because the alias can
+// refer to an anchor in another item.
 var (
 	itemsLine        = regexp.MustCompile(`(?m)^items:[ \t]*\r?$`)
 	listLine         = regexp.MustCompile(`(?m)^kind:[ \t]*["']?\w*List\b`)

@@ -51,7 +51,7 @@ type document struct {
 	isItem bool      // the document is an item of the List; false for the text between two items
 	indent string    // indentation of a JSON item in the file; text does not contain it
 
-	retained bool  // release does nothing
+	retained bool  // release has no effect
 	err      error // the document is invalid
 	other    bool  // err has no effect on the injection: see isOther
 
@@ -76,8 +76,8 @@ type Result struct {
 	// has one document.
 	Document int `json:"-"`
 
-	// SameErrors is the number of further objects of the document with the error of this object. In
-	// the results of these objects, HasSameError is set.
+	// SameErrors is the number of further objects in the document that have the same error as this
+	// object. In the results of these objects, HasSameError is set.
 	SameErrors   int  `json:"-"`
 	HasSameError bool `json:"-"`
 
@@ -110,8 +110,8 @@ func (r *Result) Object() string {
 	return strings.TrimSpace(r.Kind + " " + name)
 }
 
-// Parse splits a file into its documents. It does not return errors. The results of Inject and
-// Uninject contain the errors of the documents.
+// Parse splits a file into its documents. It returns no error, because the results of Inject
+// and Uninject contain the errors of the documents.
 func Parse(name string, text []byte) *File {
 	f := &File{Name: name}
 	if err := checkEncoding(text); err != nil { // the editor of the text only supports UTF-8
@@ -166,7 +166,7 @@ func (d *document) release() {
 }
 
 // maxRetained is the maximum total length in bytes of documents that remain decoded between the steps
-// of [Inject]. They need about 50 times this memory.
+// of [Inject]. A decoded document needs about 50 times the memory of its text.
 const maxRetained = 256 << 10
 
 // retain keeps the documents decoded until the returned function is called, if they are small.
@@ -217,8 +217,8 @@ func checkEncoding(text []byte) error {
 	return nil
 }
 
-// isHelmTemplate reports whether a text contains an action of a Go template. A program or an archive
-// can contain the same bytes.
+// isHelmTemplate reports whether a text contains an action of a Go template. It returns false for
+// programs and archives, which can contain the same bytes.
 func isHelmTemplate(text []byte) bool {
 	if bytes.ContainsRune(text, 0) || !utf8.Valid(text) {
 		return false
@@ -241,8 +241,8 @@ func split(text []byte) [][]byte {
 	return chunks
 }
 
-// lengthOfJSON returns the length of the first JSON object and the rest of its line if another JSON
-// object follows. Otherwise, it returns 0.
+// lengthOfJSON returns the total length of the first JSON object and the rest of its line if
+// another JSON object follows. Otherwise, it returns 0.
 func lengthOfJSON(text []byte) int {
 	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return 0
@@ -379,8 +379,8 @@ func (f *File) IsEmpty() bool {
 }
 
 // JSON returns the current content of the file. Each document is written as a JSON object that
-// starts on a new line. A document with an error is omitted, unless the error is a repeated key and
-// the document is never modified.
+// starts on a new line. A document with an error is omitted, unless the error is a repeated key in
+// a document that is never modified.
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range joinLists(f.documents) {
@@ -502,8 +502,8 @@ func list(files []*File, read func(d *document)) []*Result {
 	for _, f := range files {
 		documents = append(documents, f.documents...)
 	}
-	// One outcome for each text of skipped objects without pods. A file can contain a million of these
-	// objects, and an outcome needs about 300 bytes. These outcomes are not modified.
+	// Skipped objects without pods share one outcome for each text, because a file can contain a
+	// million of these objects and an outcome needs about 300 bytes. Shared outcomes are not modified.
 	var shared sync.Map
 	each(len(documents), func(i int) {
 		d := documents[i]
@@ -748,7 +748,7 @@ func (d *document) objects(each func(n *yaml.Node, object map[string]any, path s
 }
 
 // withType sets the kind and the apiVersion of an item in a typed list such as a PodList. The items
-// of such a list can omit them.
+// of such a list can omit these fields.
 func withType(item any, list map[string]any) any {
 	m, ok := item.(map[string]any)
 	kind := strings.TrimSuffix(inject.Text(list, "kind"), "List")
@@ -801,7 +801,7 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	if err != nil {
 		return false, err
 	}
-	d.node = nil // see above
+	d.node = nil // reduces the peak memory usage as well
 	if err := d.setText(text, want); err != nil {
 		return false, fmt.Errorf("encode document: %w", err)
 	}

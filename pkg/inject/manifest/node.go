@@ -19,8 +19,8 @@ const (
 	maxNodes = 1_000_000
 	maxDepth = 1_000
 
-	// maxAliased is the maximum number of values that the aliases expand to. Their memory does not depend
-	// on the size of the text: a value needs up to 2.4 KB while a document is encoded again.
+	// maxAliased is the maximum number of values that the aliases expand to. A short text can expand to
+	// many values, and a value needs up to 2.4 KB while a document is encoded again.
 	maxAliased = 50_000
 )
 
@@ -235,7 +235,7 @@ func decodeScalar(n *yaml.Node) (any, error) {
 		return json.Number(fmt.Sprint(v)), nil
 	}
 	const plain = 0
-	if n.Line > 0 && n.Style == plain && n.Tag == "!!str" { // new nodes have the Line 0 and no style
+	if n.Line > 0 && n.Style == plain && n.Tag == "!!str" { // new nodes have line number 0 and no style
 		switch n.Value {
 		case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
 			return true, nil
@@ -291,8 +291,8 @@ func newNode(text []byte) *yaml.Node {
 	return copyOf(nodeOfJSON(text))
 }
 
-// An edit maps each modified node of a document to its Content before the modification. New nodes
-// have the Line 0.
+// An edit maps each modified node of a document to its Content before the modification. It
+// does not contain new nodes, whose line number is 0.
 type edit map[*yaml.Node][]*yaml.Node
 
 // apply makes one change below a node. It cannot fail, because [inject.Apply] made the same change

@@ -14,7 +14,7 @@ import (
 )
 
 // This file finds related objects: the Services of a pod, the pods of a Service, and the
-// quotas of a namespace. Because of the indexes below, the cost to find the related
+// quotas of a namespace. Because of the indexes below, the cost of finding the related
 // objects of one object does not depend on the number of objects.
 
 // found contains the related objects in some files.
@@ -60,8 +60,8 @@ func selectorOf(object map[string]any) map[string]any {
 	return selector
 }
 
-// indexServices indexes each Service by the label of its selector that the fewest selectors
-// contain. Other labels, such as the name of the release, are often in all selectors.
+// indexServices indexes each Service by the label of its selector that occurs in the fewest
+// selectors. Other labels, such as the name of the release, are often in all selectors.
 func (f *found) indexServices() {
 	uses := map[[2]string]int{}
 	for _, s := range f.services {
@@ -172,7 +172,7 @@ type labelIndex map[string]map[[2]string][]int
 // name.
 const anywhere = "*"
 
-// add adds an object with an index. The namespace is "" if the object has none.
+// add adds the index of an object. namespace is "" if the object has no namespace.
 func (index labelIndex) add(namespace string, label [2]string, place int) {
 	for _, n := range []string{namespace, anywhere} {
 		if index[n] == nil {
@@ -247,8 +247,8 @@ func (x *podIndex) follow(r *Result, object map[string]any, step inject.Step) in
 	return out
 }
 
-// possible returns the objects that have the rarest label of a selector. The selector may not match
-// all of them.
+// possible returns the objects that have the rarest label of a selector. Some of them may not match
+// the whole selector.
 func (index labelIndex) possible(namespace string, selector map[string]any) []int {
 	var rarest [2]string
 	fewest := math.MaxInt

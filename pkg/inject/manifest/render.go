@@ -83,8 +83,8 @@ func flow(n *yaml.Node) string {
 	return scalarText(n)
 }
 
-// flowScalar returns a node inside a map or a list in flow style. More characters require quotes
-// there.
+// flowScalar returns a node inside a map or a list in flow style, where more characters require
+// quotes.
 func flowScalar(n *yaml.Node) string {
 	n = target(n)
 	if n.Kind != yaml.ScalarNode {
@@ -179,7 +179,8 @@ func jsonText(n *yaml.Node, style jsonStyle) []byte {
 	return pretty.Bytes()
 }
 
-// writeJSON writes a node as JSON on one line. It writes space after each comma and each colon.
+// writeJSON writes a node as JSON on one line. It writes the string space after each comma and
+// each colon.
 func writeJSON(b *bytes.Buffer, n *yaml.Node, space string) {
 	n = target(n)
 	switch n.Kind {

@@ -31,7 +31,7 @@ type splicer struct {
 	style    style
 	original edit
 	splices  []splice
-	last     position // position that start returned last
+	last     position // most recent position that start returned
 }
 
 // A position is the position of a character in a text. A search begins at the last position instead
@@ -423,7 +423,7 @@ func isSpace(b byte) bool { return b == ' ' || b == '\t' || b == '\n' || b == '\
 
 func isBlank(text []byte) bool { return len(bytes.TrimSpace(text)) == 0 }
 
-// skip returns the offset of the first byte at or after i that is not one of letters.
+// skip returns the offset of the first byte, at or after offset i, that is not in letters.
 func (s *splicer) skip(i int, letters string) int {
 	return len(s.text) - len(bytes.TrimLeft(s.text[i:], letters))
 }

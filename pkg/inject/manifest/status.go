@@ -62,7 +62,7 @@ func Status(files []*File) (all []Rollout, results []*Result) {
 	return all, results
 }
 
-// A livePod is a pod of a cluster that is not terminated.
+// A livePod is a pod of a cluster that has not completed.
 type livePod struct {
 	inject.Pods
 

@@ -156,8 +156,9 @@ func (d *document) directive() int {
 // maxSearched is the maximum length in bytes of a document in which lineOf searches.
 const maxSearched = 64 << 10
 
-// lineOf returns the number of the first line with which the document has the error err, or n if the
-// document is long. All lines up to the line of the error are sufficient to cause it.
+// lineOf returns the number of the line that causes the error err. It is the last line of the
+// shortest prefix of the document that has the same error. lineOf returns n if the document is
+// longer than maxSearched.
 func (d *document) lineOf(err error, n int) int {
 	if len(d.text) > maxSearched {
 		return n

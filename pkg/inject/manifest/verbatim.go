@@ -51,7 +51,7 @@ func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
 		return lines
 	}
 	var last *hunk // nil after a line that both texts contain
-	next := 0      // index of the next part of from
+	next := 0      // index of the next part of the text from
 	for line := range strings.Lines(string(diff.Diff("", quoted(from), "", quoted(to)))) {
 		part, err := strconv.Unquote(strings.TrimSuffix(line[1:], "\n"))
 		switch {
@@ -82,7 +82,8 @@ func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
 	return all
 }
 
-// replace applies hunks to a text that split divides. It returns false if the hunks do not fit.
+// replace applies hunks to a text, which it divides with split. It returns false if the hunks
+// do not match the text.
 func replace(text []byte, hunks []hunk, split func([]byte) []string) ([]byte, bool) {
 	lines := split(text)
 	var b bytes.Buffer
@@ -308,7 +309,7 @@ func (d *document) restore(changes []inject.Change) bool {
 	return false
 }
 
-// uninjectedText returns the text of the document after [Uninject], if its current text is the given one.
+// uninjectedText returns the text that [Uninject] restores if the current text of the document is text.
 func (d *document) uninjectedText(text []byte) []byte {
 	injected := &document{text: text, in: d.in, isItem: d.isItem}
 	Uninject([]*File{{documents: []*document{injected}}})

@@ -41,7 +41,8 @@ func TestUninjectRestoresEveryByte(t *testing.T) {
 	}
 }
 
-// Hunks are not stored if isRestored returns true. isRestored does not parse the document again.
+// Unlike Uninject, isRestored does not parse the document again. Both must have the same result,
+// because no hunks are stored if isRestored returns true.
 func TestIsRestoredMatchesUninject(t *testing.T) {
 	results := map[bool]int{}
 	for name, text := range inputs(t) {
@@ -205,7 +206,7 @@ func TestInvalidHunksAreIgnored(t *testing.T) {
 	}
 }
 
-// The text in a status does not affect Uninject.
+// In JSON, the status also contains the original layout. Uninject must accept such a status.
 func TestJSONLayoutIsStoredInStatus(t *testing.T) {
 	const text = "{\n   \"kind\": \"Pod\", \"apiVersion\": \"v1\",\n   \"metadata\": {\"name\": \"web\"},\n   \"spec\": {\"containers\": [\n      {\"name\": \"web\", \"image\": \"a\\/b\", \"ports\": [{\"containerPort\": 8080}]}\n   ]}\n}\n"
 	in := injectText(t, text)

@@ -19,7 +19,7 @@ import (
 
 // Limits for events.
 const (
-	maxQueuedEvents     = 100              // maximum length of the queue; other events are dropped and counted
+	maxQueuedEvents     = 100              // maximum length of the queue; further events are dropped and counted
 	eventBurst          = 10               // number of events without a delay, for the whole cluster
 	eventInterval       = time.Second      // minimum interval between events after a burst
 	eventRepeatInterval = 10 * time.Minute // minimum time between events for the same owner and reason
@@ -51,7 +51,7 @@ type Events struct {
 
 	mu     sync.Mutex
 	sent   map[string]time.Time // time of the last event by owner and reason
-	tokens int                  // events that can be created now
+	tokens int                  // number of events that can be created now
 	filled time.Time            // time at which the last token was added
 }
 
@@ -100,8 +100,8 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 }
 
 // about queues an event for a pod that is not injected, or is injected with low confidence. The event
-// refers to the owner of the pod, because the pod has no name yet. There is no event if the pod has no
-// owner, because a user created the pod and receives the response.
+// refers to the owner of the pod, because the pod has no name yet. There is no event for a pod without
+// an owner, because the user who creates the pod receives the response.
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	owner := controllerOf(pod)
 	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 )
 
-// OpenFiles watches a certificate in the files tls.crt and tls.key of a directory. Another program
-// renews it, for example cert-manager. Missing files are not an error.
+// OpenFiles watches a certificate in the files tls.crt and tls.key of a directory. Another
+// program, for example cert-manager, renews the certificate. Missing files are not an error.
 func OpenFiles(dir string, log *zap.Logger) (*certs.Watcher, error) {
 	return certs.Open(dir, certs.Options{
 		OnReload: func(leaf *x509.Certificate) {

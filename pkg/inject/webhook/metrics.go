@@ -60,7 +60,7 @@ const (
 // other is the label value for a reason that is not in skipReasons or refusalReasons.
 const other = "other"
 
-// skipReasons and refusalReasons are the reasons of reviewed pods.
+// skipReasons and refusalReasons are the reasons why reviewed pods are skipped and refused.
 var (
 	skipReasons = []string{
 		inject.OptedOut, inject.AlreadyInjected, inject.HasQueueProxy, inject.Knative, inject.MirrorPod, inject.HostNetwork,

@@ -15,11 +15,11 @@ import (
 type payload struct {
 	text     []byte
 	values   int // upper bound of the number of JSON values
-	reserved int // number of bytes that the request uses of Reviewer.texts
+	reserved int // number of bytes of Reviewer.texts that the request uses
 }
 
 // cost returns the memory in bytes that is needed to decide about a payload. The factors
-// are measurements with the most expensive payloads (cmd/injector/abuse_memory_test.go).
+// were measured with the most expensive payloads (cmd/injector/abuse_memory_test.go).
 func (p *payload) cost() int {
 	const perByte, perValue = 6, 1 << 10
 	return max(perByte*len(p.text)+perValue*min(p.values, maxValues), memoryOfShort/maxShortReviews)

@@ -32,7 +32,7 @@ func valuesOf(v any) int {
 }
 
 // FuzzCounter writes JSON in two parts and compares the count with the number of decoded values.
-// The count must not be less, and at most twice as large.
+// The count must not be smaller, and must be at most twice as large.
 func FuzzCounter(f *testing.F) {
 	f.Add([]byte(`{"a":[1,"b,[{",{}],"c\\\"{":null}`), 3)
 	f.Add([]byte(`[[],[],{}]`), 0)

@@ -68,8 +68,8 @@ type Self struct {
 	pair atomic.Pointer[tls.Certificate]
 }
 
-// GetCertificate implements the field of [tls.Config]. It returns an error until the first sync
-// succeeds.
+// GetCertificate can be used as the field of the same name in a [tls.Config]. It returns an
+// error until the first sync succeeds.
 func (s *Self) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if p := s.pair.Load(); p != nil {
 		return p, nil

@@ -24,8 +24,9 @@ const (
 	requestTimeout  = 10 * time.Second
 	idleTimeout     = 2 * time.Minute
 	shutdownTimeout = 10 * time.Second // maximum time for open reviews during shutdown
-	// net/http accepts 4 KiB more than this limit, and uses twenty times the length to parse a
-	// header section. The header section of an API server has a few hundred bytes and a token.
+	// net/http accepts 4 KiB more than this limit, and parsing a header section requires
+	// twenty times its length in memory. The header section of an API server has a few
+	// hundred bytes and a token.
 	maxHeaderBytes = 1 << 10
 
 	maxConnections        = 500 // an API server opens one connection per concurrent review, by default at most 200
@@ -47,7 +48,7 @@ type Server struct {
 
 	Addr        string        // address for reviews, such as :8443
 	MetricsAddr string        // address for metrics and health checks, such as :8080
-	Linger      time.Duration // time during which reviews are accepted after ctx is done, until API servers have noticed the shutdown
+	Linger      time.Duration // time during which reviews are still accepted after ctx is done, so that API servers can detect the shutdown
 	Beside      []Runner      // runners that run until the server stops
 
 	draining         atomic.Bool

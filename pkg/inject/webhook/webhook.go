@@ -59,9 +59,9 @@ const (
 	// transferTimeout is the maximum time to receive a long review or to write a long response. It is
 	// short, because other reviews may wait for the memory that the transfer uses.
 	transferTimeout = 2 * time.Second
-	// Kubernetes truncates longer warnings, and all warnings after 4 KiB.
+	// Kubernetes truncates longer warnings, and warnings that exceed 4 KiB in total.
 	maxWarningLength, maxWarnings = 256, 8
-	// Log entries and error messages can contain strings of any length from the request.
+	// Maximum lengths of strings from the request in log entries and error messages.
 	maxNameLength, maxTextLength = 256, 4 << 10
 )
 
@@ -75,9 +75,9 @@ type Reviewer struct {
 
 	limit time.Duration // maximum time of a review
 
-	// Each slot is a byte of memory: short and long for reviews that are being decided, texts for
-	// the content of long reviews and responses. A review that needs more than all bytes waits until no
-	// other review holds any. Waiting clients take turns.
+	// Each slot is a byte of memory: short and long for reviews that are being decided, texts for the
+	// content of long reviews and responses. A review that needs more bytes than a semaphore has waits
+	// until no other review holds any of them. Waiting clients take turns.
 	short, long, texts *fair.Semaphore
 }
 

@@ -227,8 +227,7 @@ func TestCompleteInstallationHasNoProblems(t *testing.T) {
 	}
 }
 
-// A problem is a change that is made to a complete installation, and the problems that Run then
-// reports.
+// A problem is a change to a complete installation, and the lines that Run then reports.
 type problem struct {
 	change func(f *fakeServer)
 	want   string

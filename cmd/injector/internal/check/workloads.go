@@ -20,7 +20,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// label is the label of namespaces and pods that selects pods for the injection.
+// label is the key of the label that selects a pod, or all pods of a namespace, for the
+// injection.
 const label = inject.Prefix + "inject"
 
 // Values of the label.
@@ -146,7 +147,7 @@ type namespaceContent struct {
 	services []serviceObject
 }
 
-// A serviceObject is a Service.
+// A serviceObject is a Service in the form that package inject reads.
 type serviceObject struct {
 	namespace, name string
 	object          any // result of inject.Decode
