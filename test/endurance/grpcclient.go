@@ -168,8 +168,8 @@ func instruct(ctx context.Context, do instructions) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, instructionField, do.String())
 }
 
-// unaryCall makes one unary call. If only some of the calls have a deadline, it requests a
-// delay only for those calls.
+// unaryCall makes one unary call. If only some of the calls have a deadline, only those calls
+// request a delay.
 func unaryCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, bounded := p.callContext(ctx, n)
 	defer cancel()
@@ -254,7 +254,7 @@ func chatCall(p *grpcPeer, ctx context.Context, conn, n int) {
 }
 
 // earlyEndCall sends messages on a stream that the server ends after the first message. Every
-// second such stream ends with an error status.
+// second stream ends with an error status.
 func earlyEndCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, _ := p.callContext(ctx, 1)
 	defer cancel()

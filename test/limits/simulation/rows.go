@@ -71,8 +71,8 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function of the time that returns the value before until moment, and the
-// value later from then on.
+// after returns a function that returns the parameter before at times before moment, and the
+// parameter later at other times.
 func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
