@@ -67,7 +67,7 @@ func (s series) add(ctx context.Context, at *place) {
 }
 
 // A gauge grows if its maximum in the last quarter of the samples exceeds its maximum in the
-// second quarter both by more than the fraction growthShare and by more than growthCount.
+// second quarter by more than the fraction growthShare and by more than growthCount.
 const (
 	growthShare = 0.15
 	growthCount = 20
