@@ -24,7 +24,7 @@ type settings struct {
 	sidecar string         // path of the sidecar
 	modules string         // directory node_modules
 	page    string         // file with the table
-	seconds int            // duration of a row; 0 means at least defaultSeconds and the minimum number of requests
+	seconds int            // duration of a row; 0 means defaultSeconds, extended until the minimum number of requests is reached
 	quick   bool           // short selection for CI, without HAProxy
 	hour    bool           // run only the row that takes an hour, and only with the sidecar
 	write   bool           // write the lines of the rows into the table
