@@ -1,6 +1,6 @@
 // Package admission tests the injector with the admission code of the API server. The webhook
 // is called over HTTPS with the configuration in deploy/, and the policy is compiled and
-// evaluated, like in an API server. The package is a separate module because this code has
+// evaluated, as in an API server. The package is a separate module because this code has
 // hundreds of dependencies.
 //
 // The tests run the programs as processes and check their output and responses.

@@ -199,7 +199,7 @@ func (b *bench) startApp(separate uintptr) (*runningApp, error) {
 	return app, nil
 }
 
-// A running is a peer that is running.
+// running is a peer that has been started.
 type running struct {
 	*peer
 	*process
@@ -270,7 +270,7 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 		before = append(before, provide(p.certDir, at.Cert, at.Key))
 	}
 	if in.quota != nil {
-		before = append(before, in.quota.add) // add is last, because it waits until earlier CPU time does not reduce the quota
+		before = append(before, in.quota.add) // add is last, because it waits until earlier CPU time no longer reduces the quota
 	}
 	g.before = func(pid int) error {
 		for _, f := range before {

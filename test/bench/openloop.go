@@ -58,7 +58,7 @@ type openLooper struct {
 	took  []time.Duration
 }
 
-// An openClient is a connection.
+// An openClient is a connection of an openLooper.
 type openClient struct {
 	fd      int
 	due     time.Duration // due time of the request in progress, relative to the start

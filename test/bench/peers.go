@@ -67,7 +67,7 @@ type place struct {
 	Address         string // address for HTTP/1.1
 	H2C             string // address for HTTP/2 in plain text; often the same as Address
 	TLS             string
-	Cert, Key, Pair string // PEM files; Pair contains both
+	Cert, Key, Pair string // PEM files; Pair contains the certificate and the key
 	Concurrency     int    // concurrency limit of the app
 	Sink            string // address of the span sink
 
@@ -81,8 +81,7 @@ const probe = "GET / HTTP/1.1\r\nHost: bench\r\nUser-Agent: kube-probe/1.36\r\nK
 // get is a request to the app.
 const get = "GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
 
-// ask returns a request that the peer can answer only after it has started and the app
-// responds.
+// ask returns a request that the peer can answer only after the peer and the app have started.
 func (p *peer) ask() string {
 	if p.sidecar {
 		return probe
@@ -127,7 +126,7 @@ func findPeers(bin string) (peers, variants []*peer, err error) {
 	return peers, variants, nil
 }
 
-// queueProxy runs queue-proxy or Knative's queue-proxy like Knative, with all features that
+// queueProxy runs queue-proxy or Knative's queue-proxy as Knative does, with all features that
 // have a cost: a limit that is never reached, all three timeouts, statistics and request
 // metrics. The request log and tracing are off by default. The settings in more override the
 // defaults and may contain fields of the place. Knative's queue-proxy has no settings for the

@@ -21,8 +21,8 @@ const (
 // A quota is a cgroup whose processes share 30m of a CPU.
 type quota struct{ dir string }
 
-// newQuota creates the cgroup, in version 2 or 1. It returns an error if the machine does not
-// allow it.
+// newQuota creates the cgroup, with version 2 or version 1 of cgroups. It returns an error if
+// the machine does not allow it.
 func newQuota() (*quota, error) {
 	period, share := strconv.Itoa(int(quotaPeriod.Microseconds())), strconv.Itoa(int(quotaShare.Microseconds()))
 	name := "queue-proxy-bench-" + strconv.Itoa(os.Getpid())

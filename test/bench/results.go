@@ -80,7 +80,8 @@ func (r *Results) failures() []string {
 	return all
 }
 
-// firstFailure returns an error with the number of measurements that failed and the first of them, or nil.
+// firstFailure returns an error with the number of failed measurements and the first failure, or nil if
+// there is none.
 func (r *Results) firstFailure() error {
 	failures := r.failures()
 	if len(failures) == 0 {

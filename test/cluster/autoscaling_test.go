@@ -15,7 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// A scaled is a Deployment that one of the methods in deploy/autoscaling scales, with its
+// scaled is a Deployment that one of the methods in deploy/autoscaling scales, with its
 // results.
 type scaled struct {
 	way, folder string
@@ -73,7 +73,8 @@ func TestFullEachAutoscalerUsesSidecarMetrics(t *testing.T) {
 	scalersTable(t, all)
 }
 
-// deploy creates the Deployment model and the objects in deploy/autoscaling that scale it.
+// deploy creates the Deployment named model and the objects in deploy/autoscaling that scale
+// it.
 func (v *scaled) deploy(t *testing.T) {
 	t.Helper()
 	v.s = newSpace(t, v.folder, wanted)

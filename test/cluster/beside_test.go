@@ -38,7 +38,7 @@ func newContender(name, image string) *contender {
 	return &contender{name: name, image: image, failed: map[string]int{}, sent: map[string]int{}, how: map[string]string{}, own: map[string]bool{}}
 }
 
-// alternate calls the function do n times for each contender. The order alternates.
+// alternate calls do n times for each contender. The order of the contenders alternates.
 func alternate(n int, both [2]*contender, do func(round int, c *contender)) {
 	for round := range n {
 		for i := range both {

@@ -145,8 +145,8 @@ type space struct {
 	pod  *podLogs
 }
 
-// newSpace creates a namespace with labels ("key=value"). It is deleted with all its objects at
-// the end of the test.
+// newSpace creates a namespace with labels ("key=value"). At the end of the test, the namespace
+// is deleted with all its objects.
 func newSpace(t *testing.T, name string, labels ...string) *space {
 	t.Helper()
 	text := ""

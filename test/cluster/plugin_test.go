@@ -34,7 +34,7 @@ func (s *space) plugin(args ...string) (code int, out string) {
 	return code, out
 }
 
-// A shown is a row in the JSON output of the plugin.
+// shown is a row in the JSON output of the plugin.
 type shown struct {
 	Pod, State, Note, LastFailure string
 	Limit                         *int

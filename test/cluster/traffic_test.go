@@ -233,9 +233,9 @@ var results struct {
 	all []*result
 }
 
-// reconcile compares the records of the clients, the application and the sidecar, and
-// adds a row for the scenario to the results. No request may be lost. It waits up to 10
-// seconds for the logs.
+// reconcile compares the records of the clients, the application and the sidecar, and adds a
+// row for the scenario to the results. No request may be lost. reconcile waits up to 10 seconds
+// for the logs.
 func (c *clients) reconcile(scenario string, x ledger.Exceptions) *result {
 	c.s.t.Helper()
 	entries := c.leave()

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A forgery is a set of headers that Knative components use to identify each other, sent by an
-// arbitrary client.
+// A forgery is a set of headers with which Knative components identify each other, but that any
+// client can send.
 type forgery struct {
 	fields []string
 	status int  // expected status while the app and the queue are full; 0 means that the app responds, because the request does not need a slot
@@ -134,7 +134,7 @@ func (f forgery) checkWithoutFreeSlot(t *testing.T, p *proxy, app *recordingApp,
 		defer w.Close()
 		return w.ask(path, f.fields...).status()
 	}
-	if f.status == 0 { // Up to two such requests may run without a slot, and the previous request ends shortly after its response.
+	if f.status == 0 { // retry, because at most two such requests run without a slot, and the previous request ends shortly after its response
 		p.poll(fmt.Sprintf("%q is answered while the app is full", f.fields), func() error {
 			if got := ask(); got != 200 {
 				return fmt.Errorf("got %d, want 200", got)

@@ -36,7 +36,7 @@ type attacker struct {
 	framer  *http2.Framer
 	block   bytes.Buffer
 	encoder *hpack.Encoder
-	stream  uint32        // last stream that was opened
+	stream  uint32        // ID of the last opened stream
 	drained chan struct{} // closed when all input was read; nil if the attacker does not read
 }
 
@@ -116,7 +116,7 @@ type countingApp struct {
 	mu       sync.Mutex
 	last     int
 	running  map[int]bool // arrival numbers of the current requests
-	most     int          // maximum number of concurrent requests, without requests that ended within a second after a later request arrived
+	most     int          // maximum number of concurrent requests; a request is not counted if it ended within a second after a later request arrived
 	never    int          // number of requests for /never
 	arrivals int
 }
@@ -320,7 +320,7 @@ func (v *victim) runAttack(name string, memory int64, contends bool, attack func
 	for _, h := range v.honest {
 		h.take()
 	}
-	const some = 30 // goroutines and files for connections of honest clients and for connections to the user container
+	const some = 30 // number of goroutines and of files that the honest clients and the connections to the user container may use
 	held := v.footprint()
 	v.app.came.Store(0)
 	v.resetPeakMemory()

@@ -282,7 +282,7 @@ func (p *proxy) ways() []way {
 type verdicts struct{ byApp, refused, ours, silent atomic.Int64 }
 
 // count records the responses to a text. oursAlone means that only the sidecar serves the port, so
-// that its responses can have status 200.
+// its responses can have status 200.
 func (n *verdicts) count(t *testing.T, port string, oursAlone bool, text string, v verdict) {
 	t.Helper()
 	if v.err != nil {

@@ -273,8 +273,8 @@ func stall(t *testing.T, p *proxy, protocol string, window uint32) {
 	a.out.Flush()
 }
 
-// If a client does not read its response, its slot is released after SEND_TIMEOUT or another
-// timeout.
+// If a client does not read a response, the slot of its request is released after SEND_TIMEOUT
+// or another timeout.
 func TestSlotIsReleasedIfClientDoesNotRead(t *testing.T) {
 	inParallel(t)
 	for name, ask := range stallers {

@@ -179,8 +179,7 @@ func (v *victim) requestMemory() (int, error) {
 	return int(n), err
 }
 
-// awaitMemoryRelease waits until the memory of requests decreases to the memory of the honest
-// clients.
+// awaitMemoryRelease waits until requests hold only the memory that the honest clients need.
 func (v *victim) awaitMemoryRelease(name string) {
 	v.t.Helper()
 	poll(v.t, name+": memory is released", func() error {
@@ -270,7 +269,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	io.WriteString(w, "ok")
 }
 
-// A load of 1000 concurrent requests is the highest legitimate load of a small pod.
+// 1000 concurrent requests are the highest legitimate load of a small pod.
 func TestManyWaitingRequestsAreServed(t *testing.T) {
 	const clients, streams = 4, 250
 	p := newProxy(t)

@@ -72,7 +72,7 @@ func (s *limitedConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// 250 clients begin a handshake with a certificate of 250 KB and do not send its end.
+// 250 clients begin a handshake with a certificate of 250 KB and stop before the certificate is complete.
 func TestMetricsPortLimitsHandshakeSize(t *testing.T) {
 	p := newProxy(t)
 	p.sample()

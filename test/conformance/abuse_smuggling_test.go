@@ -28,8 +28,8 @@ var backendNames = flag.String("backends", "net/http", "comma-separated list of 
 
 // newBackend starts the named server on the port of the user container. The server supports
 // HTTP/1.1 and responds to each request with "X-From: app" and with the request target in
-// X-Target. The returned function returns the record of the server: "METHOD target" of each
-// request in order, and invalid requests.
+// X-Target. The returned function returns the requests that the server received, as "METHOD
+// target" in order, and the invalid requests.
 func newBackend(t *testing.T, p *proxy, name string) func() (requests, bad []string) {
 	t.Helper()
 	switch name {
@@ -282,7 +282,7 @@ func TestSmuggledRequestsDoNotReachServer(t *testing.T) {
 			p.start("METRICS_NAMES=default")
 			p.auditAtEnd()
 			forms := smuggles()
-			answers := make([]map[string]int, len(forms)) // number of responses by the kind of target that the server received
+			answers := make([]map[string]int, len(forms)) // for each case, number of responses by the kind of request target
 			total := make([]int, len(forms))
 			numbers := make(chan int)
 			var all sync.WaitGroup
@@ -472,7 +472,7 @@ func formsH2() (forms []formH2) {
 	return forms
 }
 
-// numbered returns a field of the case with the inserted number. The name ends at the first
+// numbered parses a field of the case and inserts the number. The field name ends at the first
 // colon that does not follow a line break.
 func (f formH2) numbered(s string, i int) field {
 	at := strings.LastIndex(s, ": ")

@@ -130,7 +130,7 @@ const (
 // heard is the expected response to a kind of request.
 type heard struct {
 	status    int
-	body      string // byTheApp is the response from the user container; anyText is not compared
+	body      string // byTheApp means the response from the user container, and anyText means any body
 	hash      string
 	details   string // expected details of Proxy-Status; empty for successful responses from the sidecar
 	errorType string

@@ -37,7 +37,7 @@ func (w *worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	io.WriteString(rw, "done")
 }
 
-// sendAndDisconnect sends a request and closes the connection after 20 ms, when the app is
+// sendAndDisconnect sends a request and closes the connection after 20 ms, while the app is
 // processing the request or the request is queued.
 func (p *proxy) sendAndDisconnect(h1 bool) {
 	p.t.Helper()

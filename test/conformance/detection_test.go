@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// closingCounter counts requests and closes the connection without a response to requests for
-// /close.
+// closingCounter counts requests. If a request is for /close, it closes the connection without
+// a response.
 type closingCounter struct{ requests atomic.Int32 }
 
 func (h *closingCounter) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -4,7 +4,7 @@
 //	go test -count=1 ./test/conformance/...                        builds and tests ./cmd/queue-proxy
 //	QUEUE_PROXY_RACE=1 go test ...                                 builds it with the race detector
 //	QUEUE_PROXY=/path/to/binary go test ...                        tests that binary
-//	go test ./test/conformance -backends nginx,node,lenient-node   tests request smuggling with other servers than net/http
+//	go test ./test/conformance -backends nginx,node,lenient-node   tests request smuggling with servers other than net/http
 //	QUEUE_PROXY=... QUEUE_PROXY_FIXED_PORTS=1 go test ...          runs one test at a time, for a binary with Knative's
 //	                                                               fixed ports 8022, 9090, 9091 and 8008
 //

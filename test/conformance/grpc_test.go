@@ -93,7 +93,7 @@ func (p *proxy) grpcHolder() (ended <-chan error) {
 	return end
 }
 
-// held opens a stream to the application that grpcHolder starts and exchanges a message in each direction.
+// held opens a stream to the application of grpcHolder and exchanges a message in each direction.
 func (p *proxy) held(ctx context.Context) grpc.ClientStream {
 	p.t.Helper()
 	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")

@@ -40,8 +40,8 @@ func (p *proxy) audit(before footprint, extra int) {
 	p.awaitReleased("after all clients left", before, extra)
 }
 
-// auditAtEnd registers audit as a cleanup function of the test. It must be called before the
-// test creates clients, so that audit runs after they are closed.
+// auditAtEnd registers audit as a cleanup function of the test. auditAtEnd must be called
+// before the test creates clients, so that audit runs after they are closed.
 func (p *proxy) auditAtEnd() {
 	p.t.Helper()
 	const extra = 30 // number of goroutines and files that connections to the user container may use

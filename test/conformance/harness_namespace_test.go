@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// namespaceVariable is the environment variable with the name of the test that runs in a network namespace, or allTests.
+// namespaceVariable is the environment variable that contains allTests or the name of the test that runs in a
+// network namespace.
 const namespaceVariable = "CONFORMANCE_NAMESPACE"
 
 // allTests means that all tests of the process run in a network namespace in which lo is up.

@@ -340,7 +340,7 @@ func (a attempt) String() string {
 		a.method, a.id, a.client, a.fresh, a.dialled, a.begun, a.whole, a.status, a.word, a.body, a.err)
 }
 
-// A traffic is a group of clients. Each client sends requests sequentially until the group is
+// traffic is a group of clients. Each client sends requests sequentially until the group is
 // stopped, and records the results.
 type traffic struct {
 	t    *testing.T
@@ -486,8 +486,8 @@ func (k *http1Client) request() attempt {
 	return a
 }
 
-// h2c adds Go HTTP/2 clients with the given number of connections and of concurrent requests on
-// each connection.
+// h2c adds Go HTTP/2 clients. The parameter each is the number of concurrent requests on each
+// connection.
 func (c *traffic) h2c(connections, each int, target string) {
 	for range connections {
 		client := httpClient(c.t, "h2c")
@@ -518,8 +518,8 @@ func (c *traffic) h2c(connections, each int, target string) {
 	}
 }
 
-// webSockets adds WebSocket clients. Each client waits for the echo of a message before it
-// sends the next message. When the group is stopped, it closes its connection with a Close frame.
+// webSockets adds WebSocket clients. Each client waits for the echo of a message before it sends
+// the next message, and sends a Close frame when the group is stopped.
 func (c *traffic) webSockets(n int) {
 	for i := range n {
 		c.all.Go(func() {

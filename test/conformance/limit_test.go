@@ -274,8 +274,8 @@ func TestCanceledRequestLeavesQueue(t *testing.T) {
 	}
 }
 
-// A slot is released when the exchange with the application ends. When the app receives the next
-// request, the canceled request has already ended.
+// A slot is released only after the exchange with the application ends. Therefore, the canceled
+// request has ended when the app receives the next request.
 func TestSlotIsHeldUntilCanceledRequestEnds(t *testing.T) {
 	p := newProxy(t)
 	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
@@ -392,9 +392,9 @@ func TestAdaptiveLimitStaysBelowMaximum(t *testing.T) {
 	}
 }
 
-// load starts concurrent clients that send the number each of requests. The app takes ms
-// milliseconds for a request. load checks that the app receives each request once, and returns the
-// counters of the app.
+// load starts concurrent clients. The parameter each is the number of requests per client, and ms
+// is the time in milliseconds that the app takes for a request. load checks that the app receives
+// each request once, and returns the counters of the app.
 func (p *proxy) load(clients, each, ms int) sample.Running {
 	t := p.t
 	t.Helper()

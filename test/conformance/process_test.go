@@ -415,7 +415,7 @@ func TestExecProbes(t *testing.T) {
 				t.Errorf("ready pod: got code %d and %q, want 0", code, out)
 			}
 			if flags[len(flags)-1] == "0" {
-				return // a period of 0 polls for ten seconds, which takes too long
+				return // with a period of 0, the probe polls for ten seconds, which takes too long
 			}
 			answer, err := http.Post("http://"+local(p.port.user)+"/ready?status=503", "", nil)
 			if err != nil {

@@ -930,8 +930,8 @@ func TestFullDuplex(t *testing.T) {
 	}
 }
 
-// duplexClient starts a POST request. It returns two functions. One sends a part of the request
-// body, and the other reads a part of the response body with the same size.
+// duplexClient starts a POST request. It returns two functions: one sends a part of the request
+// body, and the other reads a part of the same size from the response body.
 func duplexClient(t *testing.T, p *proxy, protocol string) (send func(string), reply func() (string, error)) {
 	const size = len("message 00")
 	if protocol == "h1" {

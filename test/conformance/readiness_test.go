@@ -142,7 +142,7 @@ func (a *probedApp) check(t *testing.T, want []string) {
 	defer a.mu.Unlock()
 	fields := map[string][]string{}
 	for _, line := range want {
-		if n, found := strings.CutPrefix(line, "at least "); found { // on a busy host, an attempt can exceed its timeout of 100 ms, and is also counted
+		if n, found := strings.CutPrefix(line, "at least "); found { // on a busy host, an attempt can exceed its timeout of 100 ms, so the number of attempts can be higher
 			n, _ = strings.CutSuffix(n, " times")
 			if least, err := strconv.Atoi(n); err != nil || len(a.asked) < least {
 				t.Errorf("the app received %d probes, want at least %s, %v", len(a.asked), n, err)

@@ -161,7 +161,7 @@ func TestLongAppRestartReturns502(t *testing.T) {
 	}
 }
 
-// A closingApp closes idle connections at any time without announcing it.
+// A closingApp closes idle connections at any time and without an announcement.
 type closingApp struct {
 	app   *bareApp
 	mu    sync.Mutex

@@ -348,7 +348,7 @@ func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// client returns a client certificate that a has signed.
+// client returns a client certificate signed by the authority.
 func (a *authority) client() tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -394,7 +394,7 @@ func TestClientCertificateIsRequired(t *testing.T) {
 	if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
 		t.Errorf("plain HTTP: got %q, want 200", m.Start)
 	}
-	// The sidecar reloads the authorities like certificates.
+	// The sidecar reloads the authorities in the same way as certificates.
 	if err := os.WriteFile(file, theirs.pem(), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -307,7 +307,7 @@ func TestQueuedRequestsCountAsConcurrency(t *testing.T) {
 	})
 }
 
-// Each request is counted once. A proxied request is counted in both counters. Probes and excluded
+// Each request is counted once. A proxied request is also counted as proxied. Probes and excluded
 // requests are not counted.
 func TestStatisticsCountTraffic(t *testing.T) {
 	p := newProxy(t)
@@ -320,7 +320,7 @@ func TestStatisticsCountTraffic(t *testing.T) {
 		for {
 			s, err := p.tryStat()
 			if err != nil {
-				close(sum) // when the test receives from the closed channel, it fails
+				close(sum) // a receive from the closed channel makes the test fail
 				return
 			}
 			if s.uptime != last { // count each window once

@@ -74,8 +74,8 @@ func (a *streamer) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A stream is an open stream of a client. next returns the next event. end waits for the normal
-// end of the stream and returns its last message.
+// A stream reads a long-running response. next returns the next event. end waits for the normal
+// end of the response and returns its last message.
 type stream struct {
 	next func() (string, error)
 	end  func() (string, error)

@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A result is the result of a check.
+// A result is the outcome of a check.
 type result string
 
 const (
@@ -30,7 +30,7 @@ type check struct {
 	url      bool     // the test can run with -url
 }
 
-// A section is a section of the promises that has checks.
+// A section identifies a section of the promises that has checks.
 type section struct{ number, title string }
 
 // readChecks reads testdata/checks.txt.

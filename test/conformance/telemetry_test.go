@@ -104,7 +104,8 @@ func TestWhyCommandWithoutSidecarReturnsError(t *testing.T) {
 	}
 }
 
-// The status page contains internal details, so it accepts only requests of this host.
+// The status page contains internal details, so it is served only on localhost and only for a
+// local Host.
 func TestStatusPageRejectsOtherHosts(t *testing.T) {
 	p := newProxy(t)
 	p.sample()

@@ -438,7 +438,7 @@ func TestTimeoutsDoNotEndActiveResponse(t *testing.T) {
 	}
 }
 
-// Since version 1.19, REVISION_TIMEOUT_SECONDS applies to the whole request in Knative.
+// In Knative 1.19 and later, REVISION_TIMEOUT_SECONDS applies to the whole request.
 func TestRequestTimeoutScopeFollowsControlPlane(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
@@ -593,7 +593,7 @@ func TestOtherTimeoutsDoNotEndIdleTunnel(t *testing.T) {
 	}
 }
 
-// If a client stops sending its body, its slot is released.
+// If a client stops sending its request body, the slot of the request is released.
 func TestIncompleteBodyReleasesSlotAfterTimeout(t *testing.T) {
 	inParallel(t)
 	for _, c := range []timeoutSetting{bodyTimeout, idleTimeout, requestTimeout, startTimeout} {
@@ -720,7 +720,7 @@ func TestTimeoutEndsResponseToSlowReader(t *testing.T) {
 	}
 }
 
-// If all timeouts are set, the failure reason belongs to the first timeout that expires.
+// If all timeouts are set, the first timeout that expires determines the failure reason.
 func TestFirstExpiredTimeoutDeterminesReason(t *testing.T) {
 	inParallel(t)
 	for _, c := range []timeoutSetting{requestTimeout, startTimeout, idleTimeout} {

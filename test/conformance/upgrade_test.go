@@ -112,7 +112,8 @@ func TestDataAfterUpgradeIsForwarded(t *testing.T) {
 	}
 }
 
-// If one side closes an upgraded connection, the other connection is also closed.
+// If one side closes its upgraded connection, the sidecar also closes the connection to the
+// other side.
 func TestUpgradedConnectionEndReachesOtherSide(t *testing.T) {
 	p := newProxy(t)
 	p.start()

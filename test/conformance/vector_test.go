@@ -57,7 +57,7 @@ func vectors(t *testing.T, file string) []vector {
 	return all
 }
 
-// A play is a parsed vector of the kind that doc.go describes.
+// A play is a parsed vector in the format that doc.go describes.
 type play struct {
 	title        string
 	send, answer string
@@ -72,7 +72,7 @@ type play struct {
 	stays, ends bool
 }
 
-// An expectedInput is the expected input of one side.
+// expectedInput describes the messages that one side must receive.
 type expectedInput struct {
 	start    string
 	fields   []field

@@ -6,7 +6,7 @@
 // The injector creates the pod from a manifest, and podman starts it. The test performs the
 // actions of the kubelet: it runs the readiness probe and the preStop hooks, sends the signals,
 // and restarts containers that have exited. The clients' sockets are in the pod's network
-// namespace, which only has a loopback interface.
+// namespace, which has only a loopback interface.
 //
 // The tests require root, podman and the images. Otherwise they fail.
 package e2e

@@ -38,8 +38,8 @@ const (
 // patience is the maximum duration of each wait on a slow machine.
 const patience = ledger.Patience
 
-// A pod is a pod that podman runs, with the state of the kubelet. All methods except dial must
-// be called from one goroutine.
+// A pod represents a pod that podman runs, with the state of the kubelet. All methods except
+// dial must be called from one goroutine.
 type pod struct {
 	t    *testing.T
 	spec *corev1.Pod

@@ -24,12 +24,12 @@ type settings struct {
 	sidecar string         // path of the sidecar
 	modules string         // directory node_modules
 	page    string         // file with the table
-	seconds int            // duration of a row; 0 means defaultSeconds, or longer until the minimum number of requests is reached
+	seconds int            // duration of a row; 0 means defaultSeconds, extended until the minimum number of requests is reached
 	quick   bool           // short selection for CI, without HAProxy
-	hour    bool           // run only the row that takes an hour, with the sidecar only
+	hour    bool           // run only the row that takes an hour, and only with the sidecar
 	write   bool           // write the lines of the rows into the table
-	list    bool           // list the rows only
-	only    string         // variants to run, as a regular expression
+	list    bool           // list the rows instead of running them
+	only    string         // regular expression that selects the variants to run
 	rows    *regexp.Regexp // rows to run
 
 	sidecarSettings []string // environment of the sidecar

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// growthGauges returns the metrics of the sidecar that must not grow in the row for
-// -hour.
+// growthGauges returns the metrics of the sidecar that must not grow during the row for -hour.
 func growthGauges() []string {
 	return []string{
 		"queue_proxy_process_resident_memory_bytes", "queue_proxy_process_open_fds",
@@ -67,16 +66,15 @@ func (s series) add(ctx context.Context, at *place) {
 	s[connectionsGauge] = append(s[connectionsGauge], float64(connections(port(at.App))))
 }
 
-// The maximum of a gauge in the last quarter of the samples may exceed the maximum in the
-// second quarter by at most the fraction growthShare. The number of connections, file
-// descriptors or goroutines can increase by up to growthCount.
+// A gauge grows if its maximum in the last quarter of the samples exceeds its maximum in the
+// second quarter by more than the fraction growthShare and by more than growthCount.
 const (
 	growthShare = 0.15
 	growthCount = 20
 )
 
-// growth returns a description of each gauge that grows, and the values of all gauges. The
-// first quarter of the samples is the warm-up.
+// growth returns a description of each gauge that grows, and the values of all gauges. It
+// ignores the first quarter of the samples, during which the sidecar warms up.
 func (s series) growth() (grown, values []string) {
 	const least = 8 // minimum number of samples
 	for _, name := range growthGauges() {

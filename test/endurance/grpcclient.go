@@ -122,8 +122,8 @@ type ending struct {
 	header, trailer metadata.MD
 }
 
-// kind describes the end in words: the code, the message, and the Proxy-Status field if
-// the response has one.
+// kind describes the outcome in words: the code, the message, and the Proxy-Status field if the
+// response has one.
 func (e ending) kind() string {
 	s := status.Convert(e.err)
 	kind := s.Code().String()
@@ -168,8 +168,8 @@ func instruct(ctx context.Context, do instructions) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, instructionField, do.String())
 }
 
-// unaryCall makes one unary call. If only some calls have a deadline, the
-// application delays only those calls.
+// unaryCall makes one unary call. If only some of the calls have a deadline, only those calls
+// request a delay.
 func unaryCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, bounded := p.callContext(ctx, n)
 	defer cancel()
@@ -253,8 +253,8 @@ func chatCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	p.count(e, false, 0, e.check(fmt.Sprintf("%08x", crc.Sum32())))
 }
 
-// earlyEndCall sends messages on a stream that the server ends after the first message.
-// Every second stream ends with an error status.
+// earlyEndCall sends messages on a stream that the server ends after the first message. Every
+// second stream ends with an error status.
 func earlyEndCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, _ := p.callContext(ctx, 1)
 	defer cancel()
@@ -293,7 +293,7 @@ func earlyEndCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	}
 }
 
-// codeCall requests each status code in turn.
+// codeCall makes one call. Successive calls request each status code in turn.
 func codeCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, _ := p.callContext(ctx, 1)
 	defer cancel()

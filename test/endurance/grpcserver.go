@@ -48,10 +48,10 @@ type instructions struct {
 	seed    int           // seed of the response content
 	reply   int           // number of bytes in a response message; -1 means a copy of the request
 	count   int           // number of messages in a download
-	end     int           // number of messages until the server ends the stream; 0 means no limit
+	end     int           // number of messages after which the server ends the stream; 0 means no limit
 	code    codes.Code    // status of the response
 	delay   time.Duration // time to wait before the response
-	ignore  bool          // the wait continues after a cancellation
+	ignore  bool          // the delay continues after the call is canceled
 	hold    bool          // the stream stays open until the client disconnects
 	message string        // text of the status
 	echo    string        // metadata field to copy to the header and the trailer
@@ -113,7 +113,7 @@ func serveGRPC(ctx context.Context, args []string) error {
 }
 
 // serve runs one server until ctx is done. If life is not 0, the server stops gracefully after
-// that time, and the next server can start immediately.
+// that time without delaying the start of the next server.
 func (s *grpcServer) serve(ctx context.Context, address string, life time.Duration, settings []grpc.ServerOption) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -219,8 +219,9 @@ func (s *grpcServer) unary(ctx context.Context, in []byte) ([]byte, error) {
 	return s.content.piece(do.seed+1, do.reply), do.status()
 }
 
-// receive calls handle for each message, until the client half-closes the stream or has sent
-// do.end messages. It sets the checksum of the messages as a trailer, and returns it.
+// receive calls handle for each message until the client half-closes the stream or has sent
+// do.end messages. It sets a trailer with the checksum of the messages, and returns the
+// checksum.
 func (do instructions) receive(stream grpc.ServerStream, handle func(message []byte) error) (sum string, err error) {
 	crc := crc32.NewIEEE()
 	for n := 1; ; n++ {

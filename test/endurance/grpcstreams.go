@@ -50,8 +50,8 @@ func downloadCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	p.download(ctx, conn, n, 0)
 }
 
-// slowReaderCall is a download that waits before it reads each message. Every second
-// worker reads as fast as the target sends.
+// slowReaderCall is a download with a pause before each message is read. Every second worker
+// does not pause.
 func slowReaderCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	pause := time.Duration(0)
 	if n%2 == 0 {
@@ -100,8 +100,8 @@ func (p *grpcPeer) download(ctx context.Context, conn, n int, pause time.Duratio
 const callInterval = 11 * time.Second
 
 // runSubscriptions holds conns x streams idle streams, and makes a unary call in every
-// callInterval. With the option path "silent", the streams get no message, and another stream
-// is used instead of the call. All streams must be open at the end.
+// callInterval. With the option path "silent", the streams get no message, and the call is
+// replaced by another stream. All streams must be open at the end.
 func runSubscriptions(ctx context.Context, l *load) error {
 	p, err := newGRPCPeer(l)
 	if err != nil {
@@ -170,8 +170,8 @@ func (p *grpcPeer) subscribe(ctx context.Context, conn int) (grpc.ClientStream, 
 	return stream, stream.RecvMsg(&out)
 }
 
-// panicCall calls a handler that panics after its work, and then requests the number of
-// times that the handler did the work.
+// panicCall calls a handler that panics after its work, and then requests the number of times
+// that the handler ran for this call.
 func panicCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, _ := p.callContext(ctx, 1)
 	defer cancel()

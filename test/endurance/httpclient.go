@@ -64,8 +64,9 @@ func newHTTPPeer(l *load) (*httpPeer, error) {
 	return p, nil
 }
 
-// connect makes one request with each client. Without it, an HTTP/2 client would open a
-// connection for each of its first concurrent requests, and continue to use all of them.
+// connect makes one request with each client. Without this request, an HTTP/2 client would open
+// a connection for each of its first concurrent requests, and continue to use all of these
+// connections.
 func (p *httpPeer) connect(ctx context.Context) error {
 	for _, c := range p.clients {
 		ctx, cancel := context.WithTimeout(ctx, maxCallTime)
@@ -115,8 +116,8 @@ func getRequest(p *httpPeer, ctx context.Context, conn, n int) {
 	p.count(ctx, bounded, size, err, wrong)
 }
 
-// get makes a GET request. It returns the size of the response content in bytes, and a
-// description of a wrong response.
+// get makes a GET request. It returns the size of the response content in bytes and, if the
+// response is wrong, a description of the problem.
 func (p *httpPeer) get(ctx context.Context, c *http.Client, path string) (size int, err error, wrong string) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
 	if err != nil {

@@ -35,7 +35,7 @@ func serveApplication(ctx context.Context, name string, args []string) error {
 type httpServer struct {
 	content content
 	mu      sync.Mutex
-	runs    map[string]int // number of times that the handler of /panic ran, by the work that the request names
+	runs    map[string]int // number of times that the handler of /panic ran, by the content of the request
 }
 
 func (s *httpServer) handler() http.Handler {
@@ -47,8 +47,8 @@ func (s *httpServer) handler() http.Handler {
 	return mux
 }
 
-// serveHTTP runs a net/http server for HTTP/1.1 and HTTP/2 until ctx is done. It listens for
-// plain text and for TLS.
+// serveHTTP runs a net/http server for HTTP/1.1 and HTTP/2 until ctx is done. It accepts plain
+// text and TLS on separate ports.
 func serveHTTP(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("http", flag.ContinueOnError)
 	address := f.String("listen", "", "listen address for plain text")
@@ -69,7 +69,7 @@ func serveHTTP(ctx context.Context, args []string) error {
 	return listen(ctx, h, *address, *secure, *cert, *key)
 }
 
-// listen runs a server for plain text. If secure is not "", it also runs the server for TLS.
+// listen runs a plain text server, and also a TLS server if secure is not "".
 func listen(ctx context.Context, h *http.Server, address, secure, cert, key string) error {
 	ended := make(chan error, 2)
 	if secure != "" {
@@ -132,7 +132,7 @@ func sumOf(b []byte, copies int) string {
 	return fmt.Sprintf("%08x", crc.Sum32())
 }
 
-// done waits and reports whether the client still waits for a response.
+// done waits for the delay and reports whether the client still waits for a response.
 func (i instructions) done(ctx context.Context) bool { return i.wait(ctx) == nil }
 
 // post responds with the length and the checksum of the request content.

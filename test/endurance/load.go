@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Options are the options of a client load. Each load uses only some of them.
+// options are the options of a client load. Each load uses only some of the options.
 type options struct {
 	target   string        // address of the application or of the proxy
 	ca       string        // PEM file with the certificate of the target; "" means plain text
@@ -33,9 +33,9 @@ type options struct {
 	path     string        // path and query of an HTTP request
 	count    int           // number of messages in a stream, or of variants of a call
 	gzip     bool          // messages are compressed
-	late     time.Duration // time between a response header and the first read of the content
+	late     time.Duration // time from the response header to the first read of the content
 	pause    time.Duration // mean time between two calls of a worker; 0 means no delay
-	command  []string      // program with arguments that the load "repeat" runs
+	command  []string      // command that the load "repeat" runs, with its arguments
 }
 
 func readOptions(name string, args []string) (*options, error) {
@@ -105,8 +105,8 @@ func (l *load) more() bool {
 	return l.tally.requests() < l.requests && elapsed < maxLoadTime
 }
 
-// repeat runs the call in a loop in conns x streams goroutines, or with the rate if
-// there is one. A call gets the index of its connection and a sequence number.
+// repeat runs the call in a loop in conns x streams goroutines, or at the rate if it is set.
+// call gets the index of its connection and a sequence number.
 func (l *load) repeat(ctx context.Context, call func(ctx context.Context, conn, n int)) {
 	if l.rate > 0 {
 		l.repeatAtRate(ctx, call)
@@ -124,7 +124,7 @@ func (l *load) repeat(ctx context.Context, call func(ctx context.Context, conn, 
 	wg.Wait()
 }
 
-// wait waits for the pause between two calls, with a deviation of up to 2 %.
+// wait waits for the pause between two calls, which varies by up to 2 %.
 func (l *load) wait() {
 	if l.pause > 0 {
 		time.Sleep(l.pause*98/100 + rand.N(l.pause*4/100))
@@ -134,8 +134,8 @@ func (l *load) wait() {
 // maxConcurrent bounds the concurrent calls of a load with a rate.
 const maxConcurrent = 4000
 
-// repeatAtRate starts the calls that are due every 2 ms. It delays calls if maxConcurrent
-// calls are running.
+// repeatAtRate starts the calls that are due once every 2 ms. It delays calls while
+// maxConcurrent calls are running.
 func (l *load) repeatAtRate(ctx context.Context, call func(ctx context.Context, conn, n int)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, maxConcurrent)
@@ -184,7 +184,7 @@ func (l *load) tlsConfig() (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool}, nil
 }
 
-// content is a sequence of pseudo-random bytes. All peers derive the same bytes from a seed.
+// content is a sequence of pseudo-random bytes that all peers derive from the same seed.
 type content []byte
 
 // maxContent is the maximum size of a message in bytes, without the range of seeds.
@@ -199,7 +199,7 @@ func newContent() content {
 	return c
 }
 
-// piece returns size bytes for a seed. The caller must not change them.
+// piece returns size bytes for a seed. The caller must not change the returned bytes.
 func (c content) piece(seed, size int) []byte {
 	seed %= seeds
 	return c[seed : seed+min(size, maxContent)]

@@ -36,9 +36,9 @@ func main() {
 	os.Exit(1)
 }
 
-// endSignals returns the signals that end the program. SIGPIPE ends the comparison if its
-// output is closed. Applications and client loads ignore SIGPIPE, because a write to a
-// connection that the peer has reset also causes this signal.
+// endSignals returns the signals that end the program. For the comparison, they include
+// SIGPIPE, which reports that the output is closed. Applications and client loads ignore
+// SIGPIPE, because a write to a connection that the peer has reset also causes this signal.
 func endSignals(args []string) []os.Signal {
 	end := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if len(args) > 1 && (args[0] == "app" || args[0] == "client") {

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// python runs a Python script of the directory peers.
+// python runs a Python script in the directory peers.
 func python(script string, args ...string) program {
 	return append(program{"/usr/bin/python3", "{{.Peers}}/" + script}, args...)
 }
 
-// nodeLoad runs a client script of the directory peers with Node.js.
+// nodeLoad runs a client script in the directory peers with Node.js.
 func nodeLoad(script string, args ...string) program {
 	return node(script, append([]string{"--target={{.Target}}", "--seconds={{.Seconds}}", "--requests={{.Requests}}"}, args...)...)
 }
@@ -101,7 +101,7 @@ func languageRows() []row {
 		{name: "Python grpcio client, grpc-go server", app: goServer, h2: true, requests: manyRequests, loads: pythonClient("30")},
 		// If the deadline of a call expires before the client has sent HEADERS, grpcio 1.51
 		// sends RST_STREAM for the idle stream. This is a connection error (RFC 9113 section
-		// 5.1) that grpc-go ignores. HAProxy does not ignore it.
+		// 5.1), which grpc-go ignores and HAProxy does not.
 		{name: "Python grpcio deadlines of 2 ms", app: goServer, h2: true, loads: pythonClient("0.002")},
 		{name: "grpc-go client, Python grpcio server", app: pythonServer, h2: true, requests: manyRequests,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=8", "-size=1000", "-reply=-1")}},
@@ -142,8 +142,8 @@ func gridRows() []row {
 			loads: []program{h2load("/large", "-n2000", "-c4", "-m16")}})
 }
 
-// nginxApp is nginx with static files. Its first address is the address for HTTP/1.1,
-// or for HTTP/2 if the row has h2.
+// nginxApp is nginx with static files. The first address serves HTTP/2 if the row has h2, and
+// HTTP/1.1 otherwise.
 func nginxApp() program {
 	return program{"nginx", "-p", "{{.Dir}}", "-e", "stderr", "-c", `{{.Configure "nginx-app.conf"}}`}
 }
@@ -242,8 +242,8 @@ func chromiumRows() []row {
 	}
 }
 
-// hourRows returns the row for -hour: 2000 calls per second. A quarter of the calls is
-// canceled.
+// hourRows returns the row for -hour, which makes 2000 calls per second and cancels a quarter
+// of them.
 func hourRows() []row {
 	return []row{{name: "an hour of grpc-go with cancellations", app: goApp("grpc"), h2: true, hour: true,
 		loads: []program{

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// A place contains the addresses and files of one run. The arguments of a program are
-// templates that contain its fields. Addresses are host:port.
+// A place contains the addresses and files of one run. Its fields can be used in the arguments
+// of a program, which are templates. Addresses are host:port.
 type place struct {
 	Self     string // path of this program
 	Dir      string // directory of the run
@@ -38,7 +38,7 @@ type place struct {
 	H2       bool   // the application supports HTTP/2 only
 
 	Plain, TLS, Admin, Autoscaler, Metrics, Status string // addresses of the proxy
-	Cert, Key, Pair                                string // PEM files; Pair contains both
+	Cert, Key, Pair                                string // PEM files; Pair contains the certificate and the key
 }
 
 // newPlace returns a place with free addresses and a directory below parent.
@@ -95,7 +95,7 @@ func (p *place) Count() int {
 	return p.Seconds * perSecond
 }
 
-// fill replaces the fields of the place in text.
+// fill replaces the references to fields of the place in text.
 func (p *place) fill(text string) (string, error) {
 	t, err := template.New("").Parse(text)
 	if err != nil {
@@ -128,7 +128,8 @@ func (p *place) argv(c program) ([]string, error) {
 //go:embed peers
 var peerFiles embed.FS
 
-// Configure fills a configuration file of the directory peers and returns its path.
+// Configure executes the template of a configuration file in the directory peers and returns
+// the path of the result.
 func (p *place) Configure(name string) (string, error) {
 	text, err := peerFiles.ReadFile("peers/" + name)
 	if err != nil {

@@ -76,8 +76,8 @@ func (p *process) lastOutput(n int) string {
 	return strings.TrimSpace(string(text[max(0, len(text)-n):]))
 }
 
-// findProgram returns the path of a program, which can also be in a directory for the
-// system administrator.
+// findProgram returns the path of a program. It also searches the directories of system
+// administration programs.
 func findProgram(name string) (string, error) {
 	for _, dir := range []string{"", "/usr/sbin", "/sbin", "/usr/local/sbin"} {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A variant is the way from the clients to the application.
+// A variant is the path from the clients to the application.
 type variant string
 
 const (

@@ -26,10 +26,9 @@ const (
 	rejected = "**FAIL**"
 )
 
-// A verdict mentions the number of connections if the sidecar uses more than
-// manyConnections times as many connections as the other variants. The sidecar should
-// need about as many connections as the others, so a higher ratio indicates leaked
-// streams.
+// A verdict mentions the number of connections if the sidecar uses more than manyConnections
+// times as many connections as the other variants. The sidecar should need about as many
+// connections as they do, so a higher ratio indicates leaked streams.
 const manyConnections = 4
 
 // verdict returns the verdict of the row.
@@ -52,8 +51,8 @@ func (l *line) verdict() string {
 	return passed
 }
 
-// failed reports whether the sidecar has failures that the peer alone does not have. A
-// kind of failure that also occurs without the sidecar is allowed up to twice as often.
+// failed reports whether the sidecar has failures that do not occur without a proxy. A kind of
+// failure that also occurs without a proxy is allowed up to twice as often.
 func (l *line) failed() bool {
 	out := l.outcomes[sidecar]
 	if out == nil || out.failures() == 0 {

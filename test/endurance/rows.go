@@ -24,8 +24,8 @@ type row struct {
 }
 
 // The minimum number of requests of a row without a fixed duration: manyRequests for small
-// messages, hugeRequests for messages of 100 MB, which is 2 GB in total, and fewRequests for
-// all other rows.
+// messages, hugeRequests for messages of 100 MB (2 GB in total), and fewRequests for all other
+// rows.
 const (
 	manyRequests = 100_000
 	fewRequests  = 200
@@ -43,18 +43,18 @@ func goLoad(name string, args ...string) program {
 		"-seconds={{.Seconds}}", "-requests={{.Requests}}"}, args...)
 }
 
-// toolLoad repeats a load generator that sends a fixed number of requests.
+// toolLoad repeats a load generator that sends a fixed number of requests on each run.
 func toolLoad(command ...string) program {
 	return append(append(goLoad("repeat"), "--"), command...)
 }
 
-// h2load sends requests with HTTP/2 to a path.
+// h2load runs h2load, which sends HTTP/2 requests to a path.
 func h2load(path string, args ...string) program {
 	c := append([]string{"h2load", "-t1", "-n{{.Count}}"}, args...)
 	return toolLoad(append(c, "{{.Scheme}}://{{.Target}}"+path)...)
 }
 
-// node runs a script of the directory peers with Node.js.
+// node runs a script in the directory peers with Node.js.
 func node(script string, args ...string) program {
 	return append(program{"node", "{{.Peers}}/" + script}, args...)
 }
@@ -103,7 +103,7 @@ func grpcRows() []row {
 func boundaryRows() []row {
 	return []row{
 		// The client reads a response after the last frame has arrived, so it sends
-		// WINDOW_UPDATE for streams that have ended.
+		// WINDOW_UPDATE for streams that are already closed.
 		{name: "net/http client, 1 MB responses on one connection", app: httpApp(), h2: true, quick: true,
 			loads: []program{goLoad("http-get", "-streams=64", "-late=300ms", "-path=/?size=1000000&seed=SEED")}},
 		{name: "h2load 1 x 250", app: httpApp(), h2: true, requests: manyRequests, quick: true,

@@ -88,7 +88,7 @@ func parseH2load(r *result, text string) {
 	r.Bytes = int64(number(text, `traffic: .* \((\d+)\) total`))
 	for _, kind := range []string{"failed", "errored", "timeout"} {
 		if n := number(text, `requests:.* (\d+) `+kind); n > 0 && kind != "errored" {
-			r.fail("h2load: "+kind, n) // the number of "failed" requests includes the "errored" ones
+			r.fail("h2load: "+kind, n) // h2load includes the "errored" requests in the number of "failed" requests
 		}
 	}
 	for _, class := range []string{"3xx", "4xx", "5xx"} {

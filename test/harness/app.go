@@ -203,8 +203,8 @@ func Listen(t testing.TB) net.Listener {
 	return ListenOn(t, "127.0.0.1:0")
 }
 
-// ListenOn listens on an address. If another process uses the port, it waits until the port is
-// free.
+// ListenOn listens on an address. If another process uses the port, ListenOn waits until the
+// port is free.
 func ListenOn(t testing.TB, address string) (ln net.Listener) {
 	t.Helper()
 	Until(t, "free port", func() (ok bool) {

@@ -56,8 +56,8 @@ type Zeros struct{}
 
 func (Zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// A Pattern is a reader of data without repetition between adjacent buffers, because its period
-// has no common factor with the length of any buffer.
+// A Pattern is a reader of repeating data. Adjacent buffers contain different data, because the
+// period has no common factor with the length of any buffer.
 type Pattern struct {
 	Left int // number of remaining bytes
 	at   int

@@ -33,7 +33,7 @@ func (p *pod) writeCertificate(v validity) {
 	})
 }
 
-// handshake opens a TLS connection and waits until one of the peers closes it.
+// handshake opens a TLS connection and waits until it is closed.
 func (p *pod) handshake(config *tls.Config) {
 	defer p.sleep(20 * time.Millisecond)
 	c, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: time.Second}, Config: config}).DialContext(p.ctx, "tcp", "127.0.0.1:"+p.tls)

@@ -27,7 +27,7 @@ type incident struct {
 	// Expected signals. They are empty if the signal does not report the incident.
 	alerts   []string             // names of all firing alerts, without the prefix QueueProxy; the table contains the first name
 	metric   string               // series without the prefix queue_proxy_
-	abnormal func(v float64) bool // whether a value of the metric reports the incident; nil means greater than 0
+	abnormal func(v float64) bool // whether a value of the metric reports the incident; if nil, values greater than 0 do
 	log      []string             // parts of one log line; the table contains the last one
 	problem  string               // name of the first problem on the status page
 	why      string               // part of the output of queue-proxy why; if problem is empty, also part of the status page
@@ -116,7 +116,8 @@ func TestTableContainsEachIncident(t *testing.T) {
 	harness.Document(t, "../../docs/metrics.md", "incidents", b.String(), *update)
 }
 
-// A cell is a cell of the table. If the signal does not report the incident, text is empty and silent is the reason.
+// A cell contains the text of a table cell. If the signal does not report the incident, text is empty and
+// silent is the reason.
 type cell struct{ text, silent string }
 
 // cells returns the cells of the row that contain the expected signals.

@@ -19,7 +19,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A pod is a sidecar and its application.
+// A pod consists of a sidecar and its application.
 type pod struct {
 	t     testing.TB
 	dir   string          // directory of certificates, initially empty

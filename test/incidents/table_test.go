@@ -171,7 +171,7 @@ var incidents = []incident{
 			})
 		},
 		provoke: func(p *pod) {
-			p.traffic(0, 4, 10*time.Millisecond) // most requests, also on a slow machine
+			p.traffic(0, 4, 10*time.Millisecond) // these clients send most of the requests, even on a slow machine
 			p.run(1, func() {
 				p.dial(func(c net.Conn) {
 					_, _ = io.WriteString(c, "GET /slow HTTP/1.1\r\nHost: a.test\r\n\r\n")

@@ -129,7 +129,7 @@ func create(p *pod, ctx context.Context, secure *tls.Certificate) {
 	}
 }
 
-// endpoints sets the address of the pod in Kubernetes as ready or as not ready.
+// endpoints marks the address of the pod as ready or as not ready in Kubernetes.
 func (a *activatorProcess) endpoints(ready bool) {
 	a.p.t.Helper()
 	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{

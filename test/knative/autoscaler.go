@@ -120,7 +120,7 @@ func autoscalerScalesByConcurrency(t *testing.T, r *Release) {
 }
 
 // The activator reports the requests that it forwards. The autoscaler subtracts them from the
-// statistics of the sidecar, so that each request counts once.
+// statistics of the sidecar, so that each request is counted once.
 func autoscalerCountsProxiedRequestsOnce(t *testing.T, r *Release) {
 	p := newPod(t, "plain")
 	p.start()

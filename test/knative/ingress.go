@@ -82,8 +82,8 @@ func ingressOf(p *pod) *v1alpha1.Ingress {
 	}
 }
 
-// The ingress controller considers a route ready after its probe returns through the gateway
-// and the sidecar with the hash of the Ingress. The app receives no request.
+// The ingress controller considers a route ready after its probe has received the hash of the
+// Ingress through the gateway and the sidecar. The app receives no request.
 func ingressProberReportsRouteReady(t *testing.T, _ *Release) {
 	p := newPod(t, "plain")
 	p.start()

@@ -85,7 +85,7 @@ func pings(c ping.PingServiceClient, n int) (failed []error, trailers []metadata
 	return failed, trailers
 }
 
-// A full queue returns UNAVAILABLE to gRPC calls with the time after which clients may retry.
+// If the queue is full, gRPC calls get UNAVAILABLE with the time after which clients may retry.
 func fullQueueReturnsUnavailable(t *testing.T, _ *Release) {
 	p := newPod(t, grpcService)
 	p.start()

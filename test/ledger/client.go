@@ -149,7 +149,7 @@ type Client struct {
 	open *conns // connections of h2
 }
 
-// A conns contains the connections that a transport has opened, including connections for
+// conns contains the connections that a transport has opened, including connections for
 // canceled requests.
 type conns struct {
 	mu    sync.Mutex // protects the following fields

@@ -324,7 +324,7 @@ func (p *Proxy) InFlight(n int) {
 // as its accept loop.
 const fewGoroutines = 4
 
-// WantReleased waits until no request holds a slot, is queued, or counts in the statistics.
+// WantReleased waits until no request holds a slot, is queued, or is counted in the statistics.
 // Tests that attack the proxy call it after their connections are closed. goroutines is a
 // result of [Goroutines] from before the attack. If it is negative, goroutines are not counted,
 // because other proxies run in the same process.

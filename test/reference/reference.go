@@ -1,5 +1,5 @@
-// Package reference is a proxy on net/http and httputil.ReverseProxy, with which tests compare the
-// engines of the project. Only tests import it.
+// Package reference is a proxy based on net/http and httputil.ReverseProxy. Tests compare the
+// engines of the project with it. Only tests import this package.
 //
 // net/http reads requests and writes responses, and ReverseProxy handles hop-by-hop fields. The client
 // side of the engines sends requests, because http.Transport accepts invalid responses and has other

@@ -152,7 +152,8 @@ var importers = []importer{
 	{prefix: "github.com/rogpeppe/go-internal/diff", folders: []string{"cmd/injector", "pkg/inject/manifest"}},
 	{prefix: "github.com/spf13/", folders: []string{"cmd/internal/cli", "cmd/injector", "cmd/kubectl-queue_proxy"}},
 	{prefix: "go.opencensus.io", folders: []string{"pkg/observe/tracing"}},
-	// Only the messages of OTLP, because the services of OTLP in collector/ would require gRPC.
+	// Only the messages of OTLP are permitted, because the services of OTLP in collector/ would
+	// require gRPC.
 	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/observe/export", "pkg/observe/metrics", "pkg/observe/tracing"}},
 	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/observe/export", "pkg/observe/metrics", "pkg/probe", "pkg/observe/tracing"}},
 	{prefix: "charm.land/", folders: []string{"cmd/kubectl-queue_proxy"}},
@@ -166,7 +167,7 @@ var importers = []importer{
 	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},
 	// Header compression of HTTP/2. No other package of this module is used.
 	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/transport/http2/http2conn"}},
-	// The number of a system call that package syscall does not contain.
+	// This module contains the number of a system call that package syscall lacks.
 	{prefix: "golang.org/x/sys", folders: []string{"pkg/transport/netconn"}},
 	{prefix: "github.com/charmbracelet/x/term", folders: []string{"cmd/kubectl-queue_proxy"}},
 	// The logger is created in main and passed to the other packages as a value.

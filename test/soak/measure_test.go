@@ -16,7 +16,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// A sample contains the resources of the sidecar in one rest. Sizes are in bytes.
+// A sample contains the resource usage of the sidecar at one rest. Sizes are in bytes.
 type sample struct {
 	at                  time.Duration // time since the start of the run
 	rss, pss, anonymous float64       // memory of the process

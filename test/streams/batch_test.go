@@ -15,7 +15,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// patience is the maximum time that a batch waits for one event. Only a defect reaches it.
+// patience is the maximum time that a batch waits for one event. Without a defect, no wait
+// takes that long.
 var patience = flag.Duration("patience", time.Minute, "maximum duration of each wait")
 
 // A batch runs a list of schedules concurrently. In each turn, it performs the next event of

@@ -18,7 +18,7 @@ import (
 
 const (
 	// readSize is the number of bytes that the proxy reads with one call from a connection that
-	// was quiet. It writes the replies to these frames before it reads more data.
+	// was quiet. It replies to the frames in these bytes before it reads more data.
 	readSize  = 4 << 10
 	leakSlots = 10
 )

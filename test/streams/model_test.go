@@ -44,7 +44,7 @@ type model struct {
 	fatal             bool // a connection error is permitted
 
 	step                    int             // number of events so far
-	counts                  [numCounts]int8 // events that are limited, to keep the number of schedules small
+	counts                  [numCounts]int8 // number of events of each kind; limited, to keep the number of schedules small
 	toClient, toApp, toConn string
 }
 

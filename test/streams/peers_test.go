@@ -15,7 +15,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// hangTime bounds the waits of a batch. Only a defect reaches it.
+// hangTime is the time after which all reads and writes on a peer's connection fail. Without a
+// defect, no connection lasts that long.
 const hangTime = 2 * time.Minute
 
 // A conn is an HTTP/2 connection of a scripted peer.

@@ -40,8 +40,8 @@ const (
 )
 
 // serverMode runs the server cases against the reference server. If otherVersion is true, the
-// proxy receives HTTP/1.1 instead of HTTP/2 requests, and vice versa. The direct variant is
-// not affected.
+// proxy receives HTTP/1.1 instead of HTTP/2 requests, and vice versa. otherVersion has no
+// effect on the direct variant.
 func serverMode(configuration string, otherVersion bool) func(context.Context, *environment, variant) (*result, error) {
 	return func(ctx context.Context, e *environment, v variant) (*result, error) {
 		if v == direct {
@@ -81,8 +81,8 @@ func (e *environment) underTest(subcommand string, v variant) ([]string, error) 
 	return []string{self, subcommand, "-sidecar=" + e.sidecar, "-programs=" + e.programs, "-dir=" + e.dir, "-variant=" + string(v)}, nil
 }
 
-// runConnect runs the connectrpc conformance runner with the command that starts the server or the
-// client under test.
+// runConnect runs the connectrpc conformance runner. command starts the server or the client under
+// test.
 func runConnect(ctx context.Context, e *environment, mode, configuration string, command ...string) (*result, error) {
 	file := filepath.Join(e.dir, "connect.yaml")
 	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// interopCases are the cases that need no account of a cloud provider. The case pick_first_unary is
-// omitted, because the grpc-go server does not return its identity.
+// interopCases are the cases that do not need an account of a cloud provider. The case
+// pick_first_unary is omitted, because the grpc-go server does not return its identity.
 var interopCases = []string{
 	"empty_unary", "large_unary", "client_streaming", "server_streaming", "ping_pong", "empty_stream",
 	"timeout_on_sleeping_server", "cancel_after_begin", "cancel_after_first_response", "status_code_and_message",
@@ -32,7 +32,7 @@ func interopArguments(name string) []string {
 		balancer = "test_backend_metrics_load_balancer"
 	}
 	argv := []string{"--test_case=" + name, `--service_config_json={"loadBalancingConfig":[{"` + balancer + `":{}}]}`}
-	// The time of a call is not a result. Only the total time of all calls is bounded.
+	// Do not limit the time of a single call, because only the total time of all calls matters.
 	soak := []string{"--soak_per_iteration_max_acceptable_latency_ms=60000", "--soak_overall_timeout_seconds=80", "--soak_num_threads=8"}
 	switch name {
 	case "rpc_soak":
@@ -78,16 +78,17 @@ func runInterop(ctx context.Context, e *environment, v variant) (*result, error)
 	return r, ctx.Err()
 }
 
-// interopCases runs all cases with the arguments of a target. The last case consists of
-// several clients at the same time, with more calls than the limit of the sidecar.
+// interopCases runs all cases with the arguments of a target. The last case runs several
+// clients at the same time, which make more concurrent calls than the limit of the sidecar
+// allows.
 func (e *environment) interopCases(ctx context.Context, r *result, target string, argv ...string) {
 	for _, name := range interopCases {
 		r.cases++
 		r.fail(target+", "+name, e.interopClient(ctx, append(interopArguments(name), argv...)))
 	}
 	const clients = 4
-	// The last value of an option has priority. The number of iterations must be a multiple of the
-	// number of threads.
+	// If an option is repeated, the last value is used. The number of iterations must be a
+	// multiple of the number of threads.
 	many := append(interopArguments("rpc_soak"), "--soak_iterations=480")
 	errs := make([]error, clients)
 	var all sync.WaitGroup

@@ -26,8 +26,8 @@ type process struct {
 	done   chan struct{} // closed after the process has exited
 }
 
-// startProcess starts a program that runs until stop. Its output is written to a file in
-// dir.
+// startProcess starts a program that runs until stop is called. Its output is written to a file
+// in dir.
 func startProcess(dir string, env []string, argv ...string) (*process, error) {
 	output, err := os.CreateTemp(dir, "output-*-"+filepath.Base(argv[0]))
 	if err != nil {
@@ -96,8 +96,8 @@ func (p *process) await(addresses ...string) error {
 	return nil
 }
 
-// runProgram runs a program to its end and returns its output. ok reports whether the exit status
-// is 0. Another exit status is not an error.
+// runProgram runs a program until it exits and returns its output. ok reports whether the exit
+// status is 0. Another exit status is not an error.
 func runProgram(ctx context.Context, argv ...string) (text string, ok bool, err error) {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -118,9 +118,8 @@ const (
 	lastPort  = 32767
 )
 
-// freePorts returns n different loopback addresses on which no process listens. A file in
-// dir contains the next port, because several processes of a run choose ports at the same
-// time.
+// freePorts returns n different loopback addresses on which no process listens. The next port
+// is stored in a file in dir, because several processes of a run choose ports at the same time.
 func freePorts(dir string, n int) ([]string, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "port"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -30,7 +30,7 @@ type proxy struct {
 }
 
 // startProxy starts the proxy of a variant, and waits until it listens. http2 selects the
-// protocol of HAProxy to the application. The sidecar detects this protocol.
+// protocol that HAProxy uses for the application. The sidecar detects the protocol.
 func startProxy(e *environment, v variant, application string, http2 bool) (*proxy, error) {
 	ports, err := freePorts(e.dir, 6)
 	if err != nil {
@@ -130,7 +130,7 @@ func (e *environment) haproxy(p *proxy, application string, http2 bool) ([]strin
 	return []string{path, "-db", "-q", "-f", file.Name()}, nil
 }
 
-// certificateName is a DNS name of the certificate, for clients that do not use the
+// certificateName is the DNS name in the certificate, for clients that do not verify the
 // address.
 const certificateName = "suites.test"
 

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A variant is the way from the clients to the servers.
+// A variant is the path from the clients to the servers.
 type variant string
 
 const (
@@ -66,7 +66,7 @@ func suites() []suite {
 
 // An environment contains the paths of a run.
 type environment struct {
-	sidecar  string // program queue-proxy
+	sidecar  string // path of the queue-proxy program
 	programs string // directory with the programs of the suites
 	dir      string // directory of the run
 }
@@ -78,7 +78,7 @@ type settings struct {
 	names *regexp.Regexp // suites to run
 	quick bool           // short selection for CI
 	write bool           // write the table into the document
-	list  bool           // list the suites only
+	list  bool           // list the suites instead of running them
 }
 
 func readSettings(args []string) (*settings, error) {

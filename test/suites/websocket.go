@@ -38,8 +38,8 @@ type wsTarget struct {
 	config    *tls.Config // TLS configuration of the client; nil without TLS
 }
 
-// runWebSocket runs the WebSocket cases. The application supports HTTP/1.1 only, so that
-// the direct variant of the cases over HTTP/2 uses HTTP/1.1.
+// runWebSocket runs the WebSocket cases. The application supports only HTTP/1.1, so the direct
+// variant of the HTTP/2 cases uses HTTP/1.1.
 func runWebSocket(t transport) func(context.Context, *environment, variant) (*result, error) {
 	return func(ctx context.Context, e *environment, v variant) (*result, error) {
 		app, err := startWSApplication(e)
@@ -159,7 +159,7 @@ func (t wsTarget) converse(ctx context.Context, path string, c *wsCase) ([]strin
 	return append([]string{opened}, p.play(r, c.client)...), nil
 }
 
-// open sends the handshake. change can modify the request of HTTP/1.1.
+// open sends the handshake. change can modify the request of an HTTP/1.1 handshake.
 func (t wsTarget) open(ctx context.Context, path string, header http.Header, change func(*http.Request)) (*http.Response, connection, io.Reader, error) {
 	if t.transport == overHTTP2 {
 		return t.openHTTP2(ctx, path, header)
@@ -222,7 +222,7 @@ type tlsConnection struct {
 	plain tcpConnection
 }
 
-// Reset closes the connection with RST and without an alert of TLS.
+// Reset closes the connection with RST and without a TLS alert.
 func (c tlsConnection) Reset() error { return c.plain.Reset() }
 
 // openHTTP2 opens a WebSocket connection with an extended CONNECT request (RFC 8441).
@@ -249,7 +249,7 @@ func (t wsTarget) openHTTP2(ctx context.Context, path string, header http.Header
 	return w, &streamConnection{Reader: w.Body, input: input, cancel: cancel}, w.Body, nil
 }
 
-// A streamConnection is a connection over one stream of HTTP/2.
+// A streamConnection is a connection over one HTTP/2 stream.
 type streamConnection struct {
 	io.Reader
 	input  *io.PipeWriter

@@ -23,7 +23,7 @@ import (
 )
 
 // The connectrpc runner and the programs under test exchange messages of the package
-// connectrpc.conformance.v1. Each message has a prefix of four bytes with its length. Go code
+// connectrpc.conformance.v1. Each message is preceded by its length in four bytes. Go code
 // outside the module of the runner cannot import the types of the messages, so this program
 // changes the encoded fields.
 const (
@@ -45,8 +45,8 @@ const (
 // runner.
 const maxMessage = 16 << 20
 
-// readMessage reads a message with its length. It returns io.EOF at the end of the
-// messages.
+// readMessage reads a message that is preceded by its length. It returns io.EOF after the last
+// message.
 func readMessage(r io.Reader) ([]byte, error) {
 	var prefix [4]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
@@ -63,14 +63,14 @@ func readMessage(r io.Reader) ([]byte, error) {
 	return message, nil
 }
 
-// writeMessage writes a message with its length.
+// writeMessage writes the length of a message and the message.
 func writeMessage(w io.Writer, message []byte) error {
 	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...))
 	return err
 }
 
-// A fields value contains the varints and the bytes in the fields of a message. If a
-// field occurs several times, the last value is used.
+// fields contains the varint and bytes fields of a message. If a field occurs several times,
+// the last value is used.
 type fields struct {
 	varints map[protowire.Number]uint64
 	bytes   map[protowire.Number][]byte
@@ -130,7 +130,7 @@ func appendVarint(message []byte, number protowire.Number, value uint64) []byte 
 	return protowire.AppendVarint(protowire.AppendTag(message, number, protowire.VarintType), value)
 }
 
-// defectPrefix begins a line about a defect that does not belong to a case.
+// defectPrefix begins a line that reports a defect outside of any case.
 const defectPrefix = "DEFECT: "
 
 // stopProxy stops a proxy and prints any defect to standard error, which is part of the
@@ -244,8 +244,8 @@ func plainServerRequest(request []byte, otherVersion bool) (plain []byte, useTLS
 	return appendVarint(rest, serverRequestVersion, version), values.varints[serverRequestTLS] != 0, version == 2, nil
 }
 
-// serverResponse returns the response with the address of the proxy, and with its
-// certificate for TLS.
+// serverResponse returns the response with the address of the proxy and, if TLS is used, its
+// certificate.
 func (e *environment) serverResponse(p *proxy, useTLS bool) ([]byte, error) {
 	if !useTLS {
 		return appendAddress(nil, serverResponseHost, serverResponsePort, p.plain)
@@ -343,8 +343,8 @@ func (s *proxySet) redirect(request []byte) ([]byte, error) {
 	return appendAddress(rest, clientRequestHost, clientRequestPort, p.tls)
 }
 
-// proxyOf returns the proxy of the server in a request, and starts it for the first
-// request. A proxy does not support TLS to the application, so a relay adds it.
+// proxyOf returns the proxy of the server in a request. The first request for a server starts
+// its proxy. A proxy does not support TLS to the application, so a relay adds it.
 func (s *proxySet) proxyOf(request fields) (*proxy, error) {
 	server := request.address(clientRequestHost, clientRequestPort)
 	if p := s.all[server]; p != nil {

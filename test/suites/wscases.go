@@ -21,8 +21,8 @@ func acceptKey(key string) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// A wsCase is one WebSocket case: the handshake and the steps of the client, and the
-// expected transcripts.
+// A wsCase is one WebSocket case. It consists of the handshake, the steps of the client, and
+// the expected transcripts.
 type wsCase struct {
 	name      string
 	only      transport                                   // transport that the case requires; "" means any transport
@@ -30,7 +30,7 @@ type wsCase struct {
 	query     string                                      // query of the echo server
 	protocols string                                      // Sec-WebSocket-Protocol of the request
 	offer     string                                      // Sec-WebSocket-Extensions of the request
-	change    func(*http.Request)                         // modifies the request of the handshake; may be nil
+	change    func(*http.Request)                         // modifies the handshake request; may be nil
 	client    []step                                      // steps of the client
 	app       []step                                      // steps of the application; nil means the echo server
 	want      []string                                    // transcript of the client

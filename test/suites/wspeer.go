@@ -107,7 +107,7 @@ const caseTime = 10 * time.Second
 // the frames that it receives.
 type peer struct {
 	connection
-	client  bool   // sends masked frames
+	client  bool   // the peer sends masked frames
 	context bool   // the other end compresses with context takeover
 	window  []byte // decompressed bytes, for context takeover
 
@@ -168,9 +168,9 @@ func receive(n int) step {
 func finish(p *peer) error { return p.CloseWrite() }
 func reset(p *peer) error  { return p.Reset() }
 
-// play runs the steps and returns the transcript, which ends with the event for the end of the
-// connection. After the steps, play waits until the other side ends the connection, for at most
-// caseTime, and then closes the connection.
+// play runs the steps, waits for at most caseTime until the other side ends the connection, and
+// then closes the connection. It returns the transcript, which ends with the event for the end
+// of the connection.
 func (p *peer) play(r io.Reader, steps []step) []string {
 	p.received = make(chan struct{}, 1)
 	ended := make(chan struct{})

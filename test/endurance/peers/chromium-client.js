@@ -12,7 +12,7 @@ const { target, ca, seconds, requests, mode } = options()
 const load = new Load(Number(seconds), Number(requests))
 const patience = 30000 // milliseconds until a command or a page fails
 
-// publicKey returns the hash of the public key, which Chromium accepts without a CA.
+// publicKey returns the hash of the public key. Chromium accepts this key without a CA.
 const publicKey = () => {
   const key = crypto.createPublicKey(fs.readFileSync(ca)).export({ type: 'spki', format: 'der' })
   return crypto.createHash('sha256').update(key).digest('base64')

@@ -1,4 +1,4 @@
-// HTTP/1.1 client of Node with kept connections. Every second request is a POST.
+// HTTP/1.1 client of Node with persistent connections. Every second request is a POST.
 // Usage: http-client.js --target=HOST:PORT --seconds=N --requests=N --workers=N --size=BYTES
 'use strict'
 const http = require('node:http')

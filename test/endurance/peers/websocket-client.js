@@ -1,5 +1,5 @@
 // WebSocket client of the package ws. Messages are up to 64 KB, partly compressed and
-// partly fragmented. Every connection closes after 100 messages with a status code.
+// partly fragmented. Every connection is closed with a status code after 100 messages.
 // Usage: websocket-client.js --target=HOST:PORT --seconds=N --requests=N --workers=N
 'use strict'
 const { once } = require('node:events')

@@ -139,7 +139,7 @@ func (a *handler) work(w http.ResponseWriter, r *http.Request) {
 const gatherTime = 2 * time.Millisecond
 
 // processBatches waits until the batch of a request is complete. If the request gets a worker,
-// it processes batches until its own batch is complete.
+// processBatches processes batches until the request's own batch is complete.
 func (a *handler) processBatches() {
 	complete := make(chan struct{})
 	a.queued <- complete

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// A table is one table of the document. Its lines are measured in order.
+// A table contains the lines of a table in the document, in the order in which they are
+// measured.
 type table struct {
 	title, header string
 	lines         []line

@@ -23,7 +23,7 @@ const (
 	statusAddress  = "127.0.0.1:18408"
 )
 
-// ceiling is the ceiling of the adaptive limit.
+// ceiling is the maximum of the adaptive limit.
 const ceiling = 100
 
 // fixedWarm is the time before the measurement of a fixed limit.
@@ -169,7 +169,7 @@ func get(ctx context.Context, url string) (*http.Response, error) {
 	return http.DefaultClient.Do(q)
 }
 
-// limitFound returns the limit of the sidecar if it is adaptive, or 0.
+// limitFound returns the adaptive limit of the sidecar, or 0 if the limit is fixed.
 func limitFound(ctx context.Context) (int, error) {
 	res, err := get(ctx, "http://"+statusAddress+"/status.json")
 	if err != nil {

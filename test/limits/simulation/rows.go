@@ -26,7 +26,7 @@ type Row struct {
 
 const ms = time.Millisecond
 
-// often returns kind for one request in n.
+// often returns a function that selects kind for one request in n.
 func often(n int, kind *Kind) func(client, number int) *Kind {
 	return func(client, number int) *Kind {
 		if (number*7+client*3)%n == 0 {
@@ -36,7 +36,7 @@ func often(n int, kind *Kind) func(client, number int) *Kind {
 	}
 }
 
-// firsts returns kind for the requests of the first n clients.
+// firsts returns a function that selects kind for the requests of the first n clients.
 func firsts(n int, kind *Kind) func(client, number int) *Kind {
 	return func(client, _ int) *Kind {
 		if client < n {
@@ -71,8 +71,8 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function that returns before for times before the given time, and later for
-// other times.
+// after returns a function that returns the parameter before at times before moment, and the
+// parameter later at other times.
 func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
@@ -467,7 +467,8 @@ func (r *Row) Compare(g Gate) Result {
 	return run.Do()
 }
 
-// moreErrors is the difference between two error rates above which a limit is not the best.
+// moreErrors is the maximum by which the error share with the best limit may exceed the lowest
+// error share.
 const moreErrors = 0.2
 
 // ErrorShare returns the share of responses that are errors.

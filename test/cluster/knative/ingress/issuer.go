@@ -51,7 +51,7 @@ func newIssuer(ctx context.Context, kube *kubernetes.Clientset, knative *version
 	return &issuer{ctx, kube, knative, cert, key, pool}, nil
 }
 
-// update issues a certificate unless it is ready.
+// update issues a certificate unless the Certificate is ready.
 func (s *issuer) update(c *v1alpha1.Certificate) {
 	if c.Annotations["networking.knative.dev/certificate.class"] != class || c.IsReady() {
 		return

@@ -1,7 +1,7 @@
 // Command ingress replaces Kourier, Istio or Contour in the test cluster. It probes the path to
 // the pods, marks Ingresses of its class as ready, and forwards requests by host, path, header
 // and percentage over HTTP/1.1, HTTP/2 and TLS. It also issues the certificates that Knative
-// requests, like cert-manager.
+// requests, as cert-manager does.
 package main
 
 import (

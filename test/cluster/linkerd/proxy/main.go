@@ -4,8 +4,8 @@
 // variables that Linkerd's injector sets. After SIGTERM, it does not accept new connections,
 // and it exits when all connections are closed, like the real proxy.
 //
-// If it is started as linkerd-await or sleep, it replaces this program, which Linkerd's injector
-// uses in hooks. linkerd-await waits until the proxy is ready.
+// Started under the name linkerd-await or sleep, it replaces the program of that name, which
+// Linkerd's injector uses in hooks. linkerd-await waits until the proxy is ready.
 package main
 
 import (
