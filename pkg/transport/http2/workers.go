@@ -10,8 +10,8 @@ import (
 // worker uses about 10 KB of memory.
 const keptTime = 250 * time.Millisecond
 
-// workers is a pool of goroutines that serve requests. A worker ends after it was idle for between keptTime and
-// 2*keptTime. The most recently used worker is used first, so that the other workers can end.
+// workers is a pool of goroutines that serve requests. An idle worker ends after keptTime to 2*keptTime. The most
+// recently used worker is used first, so that the other workers can end.
 type workers struct {
 	server *Server
 
