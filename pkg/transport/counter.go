@@ -13,8 +13,8 @@ type Counter struct {
 	Max    int64 // maximum of N; 0 means no limit
 }
 
-// Add counts n bytes. end reports whether the body ends after them. Add returns ErrLength if the
-// length of the body differs from Length, and FaultTooLarge if it is longer than Max.
+// Add counts n bytes. end reports whether they are the last bytes of the body. Add returns ErrLength if the length of
+// the body differs from Length, and FaultTooLarge if the body is longer than Max.
 func (c *Counter) Add(n int, end bool) error {
 	c.N += int64(n)
 	switch {

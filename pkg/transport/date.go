@@ -10,7 +10,7 @@ import (
 // is safe for concurrent use.
 type DateCache struct{ last atomic.Pointer[second] }
 
-// second is the value of the field for one second.
+// second is a field value that is valid for one second.
 type second struct {
 	unix  int64
 	value string

@@ -22,7 +22,7 @@ const (
 	FaultTooLarge                         // the request body is longer than MAX_BODY_BYTES
 	FaultBodyStall                        // the client did not send the next byte of the request body in time
 	FaultClientReadStall                  // the client did not read the response in time
-	NumFaults                             // number of faults, including 0
+	NumFaults                             // number of values of Fault, including 0
 )
 
 var faults = [NumFaults]string{

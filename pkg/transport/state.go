@@ -45,8 +45,7 @@ type State interface {
 	// AwaitBody records that the engine waits for the next byte of the request body until GotBody is called.
 	AwaitBody()
 
-	// GotBody records that bytes of the request body arrived, or its end. complete reports whether the body is
-	// complete.
+	// GotBody records that bytes or the end of the request body arrived. complete reports whether the body is complete.
 	GotBody(complete bool)
 
 	// WriteStarted records that output cannot be sent until the client reads. The wait lasts until WriteDone is
@@ -60,7 +59,7 @@ type State interface {
 	// field, or "" if there is none. An engine calls it at most once for each request.
 	Respond(contentType string)
 
-	// EndRPC records the grpc-status of the response, before Forward returns.
+	// EndRPC records the grpc-status of the response. It is called before Forward returns.
 	EndRPC(status string)
 
 	// Holds reports whether Result.Held must be set if the exchange with the user container is aborted before the

@@ -45,9 +45,8 @@ func (b *blocking) wantRunning(t testing.TB, n int32) {
 	harness.Until(t, fmt.Sprintf("%d running requests", n), func() bool { return b.running.Load() == n })
 }
 
-// answering is an app that responds with the response that the field X-Answer of the request
-// names. Without this field, it responds with the request target. "<close>" at the end closes
-// the connection.
+// answering is an app that sends the response named by the X-Answer field of the request, or the request target if
+// there is no such field. "<close>" at the end of a response closes the connection.
 func answering(answers map[string]string) func(conn *harness.AppConn) {
 	return func(conn *harness.AppConn) {
 		for m := conn.Request(); m != nil; m = conn.Request() {

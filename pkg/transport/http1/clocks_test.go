@@ -67,7 +67,7 @@ func TestTimeoutsApplyToTheirPhases(t *testing.T) {
 	}
 }
 
-// run reports false if the timeout expired before the request reached the phase of the test,
+// run returns false if the timeout expired before the request reached the phase of the test,
 // or while a later request was served.
 func (v clockTest) run(t *testing.T, scale int) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {

@@ -95,8 +95,8 @@ func (s *scripted) serve(conn *harness.AppConn) {
 	}
 }
 
-// endsItself reports whether text is one complete final response to a request with the given method,
-// so that the connection can be reused. Informational responses can precede it.
+// endsItself reports whether text is one complete final response to a request with the given method, after which the
+// connection can be reused. Informational responses can precede the final response.
 func endsItself(text, method string) bool {
 	b := []byte(text)
 	for {
@@ -320,7 +320,7 @@ func oneRequest(b []byte) (n int, method string, then ending) {
 				lines++
 			}
 			if lines > 1 || lines == 1 && q.Close && bytes.Contains(bytes.ToLower(f.Value), []byte("keep-alive")) {
-				return 0, "", more // net/http reads only one line, and keeps the connection open if it contains both
+				return 0, "", more // net/http reads only one Connection line, and keeps the connection open if the line contains close and keep-alive
 			}
 		}
 	}
@@ -462,8 +462,8 @@ func (c *comparison) compare(t testing.TB, s *script) {
 	}
 }
 
-// refuses runs a script with a request that the engine rejects. The engine must send the response,
-// close the connection, and forward no byte of it to an app.
+// refuses runs a script with a request that the engine rejects. The engine must send the response, close the
+// connection, and forward no byte of the request to an app.
 func (c *comparison) refuses(t testing.TB, s *script) {
 	t.Helper()
 	client, n := s.client, len(s.methods)
@@ -669,7 +669,7 @@ var responseSeeds = map[string]string{
 	"different second response":        "HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno\x00\x00HTTP/1.1 201 Yes\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n",
 }
 
-// transports reports by the name of a transport whether it is TLS.
+// transports maps the name of each transport to whether it uses TLS.
 var transports = map[string]bool{"TCP": false, "TLS": true}
 
 func TestEngineMatchesReference(t *testing.T) {

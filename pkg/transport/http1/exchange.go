@@ -193,9 +193,9 @@ func (x *exchange) Answer(a transport.Answer) {
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
-// endsConnection reports whether the connection must be closed after the request. The reasons are that the client
-// requested it, that the method is CONNECT (the bytes after the request are not HTTP), the drain, and another client
-// that waits for the place of the connection. If duplex is false, an incomplete request body is also a reason. If
+// endsConnection reports whether the connection must be closed after the request. This is the case if the client
+// requested it, if the method is CONNECT (the bytes after the request are not HTTP), while the pod is draining, and if
+// another client waits for a place. If duplex is false, it is also the case if the request body is incomplete. If
 // duplex is true, the user container may still read the rest of the body during the response.
 func (x *exchange) endsConnection(duplex bool) bool {
 	return x.request.Close || string(x.request.Method) == http.MethodConnect || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()

@@ -24,7 +24,7 @@ func (c *serverConn) admit() bool {
 	return true
 }
 
-// reserve charges the memory to forward the request to the memory budget, and returns false if the budget is
+// reserve charges the memory that is needed to forward the request, and returns false if the memory budget is
 // exhausted. endForward releases this memory. reserve is not inlined, so that the stack of a request stays small.
 //
 //go:noinline

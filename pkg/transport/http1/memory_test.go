@@ -37,7 +37,7 @@ func TestWaitingRequestUsesLittleMemory(t *testing.T) {
 		c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	}
 	proxy.InFlight(clients)
-	// The harness uses two bufio.Reader of 4 KB per connection.
+	// The harness uses two bufio.Readers of 4 KB each per connection.
 	const limit = 40 << 10
 	if got := (used() - before) / clients; got > limit {
 		t.Errorf("got %d bytes for each request that waits, want at most %d", got, limit)

@@ -30,7 +30,7 @@ func TestObservationContainsRequestLine(t *testing.T) {
 	}
 }
 
-// An HTTP/1.1 app can return gRPC responses, for example a gRPC-Web proxy.
+// An HTTP/1.1 app, for example a gRPC-Web proxy, can return gRPC responses.
 func TestObservationContainsGRPCStatus(t *testing.T) {
 	const trailer = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\ngrpc-status: %s\r\n\r\n"
 	const head = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nGrpc-Status: %s\r\nContent-Length: 0\r\n\r\n"
@@ -55,7 +55,7 @@ func TestObservationContainsGRPCStatus(t *testing.T) {
 	}
 }
 
-// replacing is a trace that replaces the client's value.
+// replacing is a trace that replaces the client's traceparent.
 type replacing struct{}
 
 func (replacing) ID() string    { return "id" }

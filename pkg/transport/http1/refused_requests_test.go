@@ -119,7 +119,7 @@ func TestInvalidChunkReturns400(t *testing.T) {
 	}
 }
 
-// After a rejected header section, the sidecar discards only a limited amount of input, so that a flood uses no CPU
+// After a rejected header section, the sidecar discards only a limited amount of input, so that a flood uses little CPU
 // time.
 func TestRejectedHeaderLimitsDiscardedInput(t *testing.T) {
 	server := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *proxy.Proxy, o *proxytest.Options) { o.Narrow = true })

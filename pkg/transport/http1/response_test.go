@@ -145,8 +145,8 @@ func TestAppFailureInBodyTruncatesResponse(t *testing.T) {
 	}
 }
 
-// In HTTP/1.0, closing the connection marks the end of the content. After a clean close, the client
-// would treat the response as complete.
+// In HTTP/1.0, closing the connection marks the end of the content. After a clean close, the client would treat the
+// aborted response as complete.
 func TestAbortedResponseResetsHTTP10Connection(t *testing.T) {
 	const answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n<close>"
 	server := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
@@ -286,7 +286,7 @@ func TestEarlyResponseReachesSendingClient(t *testing.T) {
 // not read the body.
 func TestEarlyResponseKeepsConnectionAfterCompleteBody(t *testing.T) {
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
-		if m := conn.Head(); m != nil { // announces the close, because otherwise the next request may arrive before it
+		if m := conn.Head(); m != nil { // announces the close, because otherwise the next request may arrive before the close
 			conn.Send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n/p")
 		}
 	})

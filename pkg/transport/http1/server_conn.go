@@ -155,8 +155,8 @@ func (c *serverConn) handshake(secure *netconn.Server) (protocol string, err err
 }
 
 // handshakeWaits is called each time the handshake starts or stops waiting for the client. client reports whether the
-// handshake waits for the client, and answered whether the client has already received a part of the handshake. The
-// connection can be evicted only while the handshake waits for the client.
+// handshake waits for the client. answered has the same meaning as for [netconn.Conn.Handshake]. The connection can be
+// evicted only while the handshake waits for the client.
 func (c *serverConn) handshakeWaits(client, answered bool) {
 	switch {
 	case client && answered:

@@ -30,7 +30,7 @@ type body struct {
 	stopped    bool          // stop or release was called
 	trailer    []wire.Field
 	to         *http2conn.Stream // stream to the user container; nil if the content is not sent on a stream
-	held       int               // number of bytes that are pending on the stream in to and were not credited to the client
+	held       int               // number of bytes that are pending on the stream to the user container and were not credited to the client
 	kept       bool              // data still contains the complete body, although the body was sent to the user container
 	charged    int               // number of bytes charged to the memory budget
 }

@@ -31,12 +31,12 @@ import (
 //
 //   - the case of field names in HTTP/1.1, and the order of fields with different names
 //   - the date
-//   - blanks around the value of a cookie, which the engine removes, and empty cookies, which it keeps
+//   - whitespace around the value of a cookie, which the engine removes, and empty cookies, which the engine keeps
 //   - the division of content into frames and chunks, and END_STREAM in the last or in an empty DATA frame
 //   - Content-Length of a response if net/http adds it or omits it (for 304)
 //   - the number of 100 (Continue) responses
-//   - RST_STREAM(NO_ERROR) after the response to an incomplete request (RFC 9113 section 8.1), because it
-//     depends on timing whether the body is complete
+//   - RST_STREAM(NO_ERROR) after the response to an incomplete request (RFC 9113 section 8.1), because the timing
+//     determines whether the body is complete
 //   - a trailer section without a Trailer field, which the net/http server drops
 //   - a Trailer field without a trailer section, because a complete body is sent with its length and cannot have
 //     trailers

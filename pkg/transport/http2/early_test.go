@@ -140,7 +140,7 @@ func TestReplayOverHTTP2IsObserved(t *testing.T) {
 		s.respond(true, ":status", "204")
 	})
 	c := connect(t, a.proxy)
-	for _, path := range []string{"/first", "/closed"} { // the second request reuses the connection, so it can be replayed
+	for _, path := range []string{"/first", "/closed"} { // the second request can be replayed, because it reuses the connection
 		if got := c.receive(c.send(request("GET", path))); !strings.HasPrefix(got, "204") {
 			t.Errorf("%s: got %q, want 204", path, got)
 		}

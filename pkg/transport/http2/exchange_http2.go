@@ -172,7 +172,8 @@ func (y *relay) mayRepeat(err error, reused bool) bool {
 }
 
 // credit credits the response content that was pending on the client's stream to the user container. It must be called
-// when no output of the client's stream is pending. by is the argument of the method that calls it, or nil.
+// when no output of the client's stream is pending. by is the connection whose reader goroutine calls credit,
+// or nil.
 func (y *relay) credit(by *http2conn.Conn) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -184,7 +185,7 @@ func (y *relay) credit(by *http2conn.Conn) {
 	}
 }
 
-// fromApp implements http2conn.Owner for the stream of an exchange to the user container.
+// fromApp implements http2conn.Owner for an exchange's stream to the user container.
 type fromApp exchange
 
 // Head implements http2conn.Owner.

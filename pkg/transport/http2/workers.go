@@ -10,8 +10,8 @@ import (
 // worker uses about 10 KB of memory.
 const keptTime = 250 * time.Millisecond
 
-// workers is a pool of goroutines that serve requests. A worker ends after it was idle for keptTime to 2*keptTime. The
-// most recently used worker is used first, so that the other workers can end.
+// workers is a pool of goroutines that serve requests. An idle worker ends after keptTime to 2*keptTime. The most
+// recently used worker is used first, so that the other workers can end.
 type workers struct {
 	server *Server
 
@@ -61,8 +61,8 @@ func (w *workers) takeIdle() *worker {
 // start causes the worker to serve the request in k.exchange.
 func (k *worker) start() { k.work <- true }
 
-// put returns a worker to the pool. The worker has served its request or was not started. kept is false if the pool is
-// closed, so that the worker must end.
+// put returns a worker to the pool. The worker has served its request or was not started. If the pool is closed, kept
+// is false and the worker must end.
 func (w *workers) put(k *worker) (kept bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

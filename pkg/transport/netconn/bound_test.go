@@ -244,8 +244,8 @@ func TestEndlessTLSMessageClosesConnection(t *testing.T) {
 	wantBounds(t, bounds, bound.TLSNoContent)
 }
 
-// exchangeKeys sends n records of size bytes, each after the given number of KeyUpdate messages. The client reads the
-// replies. The test fails if the content cannot be read.
+// exchangeKeys sends n records of size bytes. The client sends the given number of KeyUpdate messages before each
+// record, and reads the replies. The test fails if the content cannot be read.
 func exchangeKeys(t *testing.T, p pair, f *forger, n, updates, size int) {
 	t.Helper()
 	go io.Copy(io.Discard, p.wire)

@@ -232,8 +232,8 @@ const (
 	LingerTime = time.Second
 	// lingerBytes is the maximum number of bytes that Linger discards.
 	lingerBytes = 8 << 20
-	// lingerErrorBytes replaces lingerBytes after invalid input. It is lower because it costs CPU time to discard a
-	// large amount of input. The client still has LingerTime to read the response.
+	// lingerErrorBytes replaces lingerBytes after invalid input. It is lower because discarding a large amount of input
+	// costs CPU time. The client still has LingerTime to read the response.
 	lingerErrorBytes = 64 << 10
 )
 

@@ -96,17 +96,17 @@ func (l *ConnLimit) State() bound.Pool {
 type Place struct {
 	limit *ConnLimit
 	peer  string       // address of the client
-	since atomic.Int64 // state of the connection and its beginning; a [moment]
+	since atomic.Int64 // state of the connection and the time at which it began; a [moment]
 	known atomic.Bool  // a request was answered on the connection
 	tls   bool         // Greeted was called
 
 	// Guarded by limit.mu.
 	end       func() bool
 	index     int           // index of the place in limit.places
-	left      bool          // the connection was closed, or is about to be
+	left      bool          // the connection was closed or is about to be closed
 	slow      bool          // the connection was replaced, but Leave was not called yet
 	turn      chan struct{} // closed when the connection is admitted; nil if the connection did not wait
-	waitStart time.Duration // time of Enter, from limit.begin; 0 if the connection did not wait
+	waitStart time.Duration // time of the call to Enter, relative to limit.begin; 0 if the connection did not wait
 }
 
 // A moment is a state of a connection and the time at which it began, in nanoseconds since
@@ -141,7 +141,7 @@ func NewConnLimit(most int, bounds *bound.Recorder) *ConnLimit {
 	return l
 }
 
-// Enter waits for a place for an accepted connection, whose first state is idle. It returns false if stop is closed
+// Enter waits for a place for an accepted connection, which is initially idle. It returns false if stop is closed
 // before a place is free. peer is the address of the client.
 //
 // end closes the connection when another connection replaces it. It must not block, and must not call a method of
@@ -272,9 +272,9 @@ type scan struct {
 }
 
 // next returns the connection to be replaced next, or nil if there is none. If no candidate in the preferred state is
-// left from the last scan, next scans all places again, but at most once per patience. Until the next scan, it
-// returns a candidate in a less preferred state only if the last scan has found no candidate in the preferred state.
-// Otherwise, connections in the preferred state exist, but their state is too recent. l.mu must be held.
+// left from the last scan, next scans all places again, but not before the last scan expires. Until then, it returns a
+// candidate in a less preferred state only if the last scan has found no candidate in the preferred state. Otherwise,
+// connections in the preferred state exist, but they entered this state too recently. l.mu must be held.
 func (l *ConnLimit) next(now time.Duration) *candidate {
 	order := [...]state{idle, newcomer, greeted, reading}
 	if l.unknown > l.most/2 {
@@ -385,8 +385,7 @@ func (p *Place) Idle(answered bool) {
 	}
 }
 
-// Greeted records that the connection waits for the next message of a TLS handshake, whose ClientHello was
-// valid.
+// Greeted records that the connection waits for the next message of a TLS handshake with a valid ClientHello.
 func (p *Place) Greeted() {
 	p.tls = true
 	p.move(greeted)

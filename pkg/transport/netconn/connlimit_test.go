@@ -192,7 +192,7 @@ func TestActiveConnectionIsNotClosed(t *testing.T) {
 		all[0].busy = false
 		all[0].Serving()
 		all[0].Idle(true)
-		m.answered(1) // more than half were never answered
+		m.answered(1) // no request was answered on more than half
 		m.in(1)
 		harness.Equal(t, all[0].closed.Load(), true, "closed after it is idle again")
 	})

@@ -50,8 +50,7 @@ func (s *Server) SetTimeout(d time.Duration) {
 	s.handshakes.timeout = d
 }
 
-// SetRecordTime sets the time to receive the rest of a record. It is called before the first
-// handshake.
+// SetRecordTime sets the maximum time to wait for the rest of a record. It is called before the first handshake.
 func (s *Server) SetRecordTime(d time.Duration) { s.recordTime = d }
 
 // HasTimer reports whether the connection has a timer for the rest of a record.

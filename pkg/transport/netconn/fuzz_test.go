@@ -19,7 +19,7 @@ const (
 	mostUseless = 15  // maximum number of consecutive messages without content; crypto/tls accepts one more
 )
 
-// A script is the input of a TLS 1.3 client and the content that must be read from it.
+// A script contains the bytes that a TLS 1.3 client sends and the content that must be read from them.
 type script struct {
 	sent, content []byte
 	mayEnd        bool // the number of messages without content exceeds the limit, so the content may be truncated

@@ -6,7 +6,7 @@
 
 package netconn
 
-// A Watch is the registration of one connection. A nil Watch has no effect.
+// A Watch is the registration of one connection. Stop does nothing on a nil Watch.
 type Watch struct {
 	id   uint64
 	from *Watcher

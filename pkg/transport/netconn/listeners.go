@@ -51,8 +51,8 @@ func (s *Listeners) Stopped() bool {
 	}
 }
 
-// Stop stops all listeners. For another LastLook, Accept returns connections that the kernel has already accepted.
-// After that, Accept returns an error. Stop must be called at most once.
+// Stop stops all listeners. Until LastLook has elapsed, Accept still returns connections. After that, Accept returns an
+// error. Stop must be called at most once.
 func (s *Listeners) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -46,8 +46,7 @@ const (
 	// medium is the usage in bytes up to which a connection is not limited by its share. A single upload over HTTP/2
 	// and TLS uses less memory.
 	medium = 192 << 10
-	// progress is the minimum ratio of released bytes to held bytes for a connection whose requests
-	// are considered to make progress.
+	// progress is the ratio of released bytes to held bytes above which a connection is considered to make progress.
 	progress = 4
 	// ordinary is the number of bytes per request up to which connections are compared by the sum
 	// of their bytes. A request over HTTP/2 with a header section of 16 KiB is below this value.
@@ -92,15 +91,15 @@ type Budget struct {
 	bounds *bound.Recorder
 
 	used    atomic.Int64
-	trigger atomic.Int64 // sum at which reclaim is called: hard, and the bytes of ending accounts
+	trigger atomic.Int64 // sum at which reclaim is called: hard plus the bytes of ending accounts
 	urgent  atomic.Int64 // sum at which reclaim is called even if skips is positive
 	begin   time.Time
 	clock   atomic.Int64 // nanoseconds since begin; updated when an account is opened or closed, and by reclaim
-	skips   atomic.Int64 // number of additions above trigger and up to urgent before the next call to reclaim
+	skips   atomic.Int64 // number of further additions between trigger and urgent that do not call reclaim
 
 	mu       sync.Mutex
 	before   int64 // previous value of clock
-	resumed  int64 // value of clock after the last update that was more than maxClockInterval late; 0 if there was none
+	resumed  int64 // clock at the last update that was at least maxClockInterval after the previous update; 0 if there was none
 	accounts map[*Account]struct{}
 	charged  int64 // bytes of the connections themselves that are counted in used
 }
@@ -404,8 +403,9 @@ func (b *Budget) endingBytes() (n int64) {
 }
 
 // victim returns the connection to be closed next, or nil if no connection should be closed. sum is the number of
-// bytes without the connections that are being closed. now is the time returned by tick. b.mu must be held. The order
-// is:
+// bytes without the connections that are being closed. now is the time returned by tick. b.mu must be held.
+//
+// Connections are closed in this order:
 //
 //  1. The connection with the most bytes per request, if it holds more than medium bytes and more than
 //     ordinary bytes per request.
@@ -447,7 +447,7 @@ func (b *Budget) victim(sum, now int64) *Account {
 
 // A survey is the result of comparing all connections, except those that are being closed.
 type survey struct {
-	stalled *Account // connection with the longest stall time; nil if it is less than stalledTime
+	stalled *Account // connection with the longest stall time; nil if no stall time reaches stalledTime
 	large   heaviest // heaviest connection with more than medium bytes, or with more than small bytes and no progress
 	working heaviest // heaviest connection that made progress and holds at most medium bytes
 	idle    heaviest // heaviest connection with no progress and at most medium bytes

@@ -427,7 +427,7 @@ func TestManyConnectionsReduceBudget(t *testing.T) {
 	harness.Equal(t, used, int64(0), "bytes after all connections were closed")
 }
 
-// The test closes the first connections, which were opened before the limit for free connections was reached.
+// The test closes the first connections, for which no memory was charged when they were opened.
 func TestOpenConnectionsDetermineChargedMemory(t *testing.T) {
 	const limit, free, more = 24 << 20, 24 << 20 / freeFraction / ConnectionBytes, 100
 	b := NewBudget(limit, nil)

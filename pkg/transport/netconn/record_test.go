@@ -15,7 +15,7 @@ import (
 // alertRecord is the record type of alerts (RFC 8446 section 5.1).
 const alertRecord = 21
 
-// Each incomplete input holds up to 16 KiB. The reader has no deadline.
+// The reader has no deadline, and incomplete input holds up to 16 KiB of memory.
 func TestIncompleteRecordTimesOut(t *testing.T) {
 	unfinished := append([]byte{keyUpdate, 0, 0xff, 0}, make([]byte, 1000)...)
 	for name, input := range map[string]func(f *forger) []byte{

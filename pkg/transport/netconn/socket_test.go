@@ -70,7 +70,7 @@ func TestWriteTwoWritesInOrder(t *testing.T) {
 		t.Errorf("got %q, %v, want both", buf[:n], err)
 	}
 
-	// More bytes than the socket buffer: the count is correct for each partial write.
+	// The data exceeds the socket buffer, and each partial write returns the correct count.
 	p, q := bytes.Repeat([]byte("p"), 100<<10), bytes.Repeat([]byte("q"), 1<<20)
 	sent, err := netconn.WriteTwo(a, p, q)
 	if err != nil || sent < 1 || sent >= len(p)+len(q) {

@@ -34,7 +34,7 @@ const (
 	// idleBytes is the maximum number of bytes without content that an idle connection can have
 	// received. A KeyUpdate has 27 bytes.
 	idleBytes = 512
-	// maxUnread is the maximum number of bytes that a client can send after content until the next content is complete.
+	// maxUnread is the maximum number of bytes that a client can send until its next content is complete.
 	// A record has slightly more than 16 KiB (RFC 8446 section 5.2), and a message such as KeyUpdate has a few bytes.
 	// Without this limit, crypto/tls would buffer up to 64 KiB of a message.
 	maxUnread = 20 << 10
@@ -120,10 +120,10 @@ type encryption struct {
 	mu            sync.Mutex
 	pooled        *[]byte // the pooled buffer of out; nil if there is none
 	out           []byte  // unsent bytes
-	replyOverflow bool    // a reply exceeded MaxUnsent; crypto/tls cannot decrypt the records after it
+	replyOverflow bool    // a reply exceeded MaxUnsent; crypto/tls cannot decrypt later records
 
 	writing atomic.Bool  // content is being encrypted
-	replied atomic.Int32 // number of bytes in replies to TLS messages that were not sent; see replyBatch
+	replied atomic.Int32 // number of unsent bytes in replies to TLS messages; see replyBatch
 }
 
 // Handshake completes a TLS handshake as the server. Handshake blocks, and must be called before any method that
@@ -133,8 +133,8 @@ type encryption struct {
 // waiting is called each time the handshake starts or stops waiting for the client, and before Handshake waits for
 // a slot. answered reports whether the ClientHello was valid and the server has sent its first messages.
 //
-// The client can send 8 KiB, or 32 KiB if the server requests a certificate. While few other handshakes exceed this
-// limit, the client can send up to 64 KiB or 128 KiB. The owner of the connection can end the handshake with a deadline.
+// The client can send 8 KiB, or 32 KiB if the server requests a certificate. If only a few other handshakes exceed this
+// limit, it is increased to 64 KiB or 128 KiB. The owner of the connection can end the handshake with a deadline.
 func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, answered bool)) error {
 	if err := c.awaitHello(s); err != nil {
 		return err
@@ -402,8 +402,8 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	if n > 0 {
 		e.received = 0
 		e.rest.earlier.Store(0)
-		// Send the replies while the client sends content without a pause, because the client may read them in the
-		// meantime. If the send fails, the next write returns the error.
+		// Send the collected replies even if the client sends content without a pause, because it may also read. If the
+		// send fails, the next write returns the error.
 		if e.replied.Load() >= replyBatch {
 			e.replied.Store(0)
 			_ = e.send(fd)

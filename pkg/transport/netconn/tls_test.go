@@ -363,7 +363,7 @@ func (f *forger) makeKeys() {
 	f.iv, f.seq = f.expand("iv", 12), 0
 }
 
-// expand is HKDF-Expand-Label.
+// expand implements HKDF-Expand-Label.
 func (f *forger) expand(label string, n int) []byte {
 	label = "tls13 " + label
 	info := append([]byte{0, byte(n), byte(len(label))}, label...)
@@ -440,7 +440,7 @@ func TestEndlessTLSMessageIsStalled(t *testing.T) {
 	}
 }
 
-// Records without content have no response. Too many of them close the connection.
+// The server does not respond to records without content, and closes the connection after too many of them.
 func TestEmptyRecordsCloseConnection(t *testing.T) {
 	p, f := forged(t)
 	go func() {

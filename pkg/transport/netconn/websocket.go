@@ -68,8 +68,8 @@ func webSocketSize(head []byte) (int64, bool) {
 	return int64(size) + payload, true
 }
 
-// Write implements net.Conn. p continues the frames that the server sends. If GoAway was called, Write sends the Close
-// frame after the current frame, and discards all bytes after it.
+// Write implements net.Conn. p contains the next bytes of the frames that the server sends. If GoAway was called, Write
+// sends the Close frame after the current frame, and discards all later bytes.
 func (c *WebSocket) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,7 +25,7 @@ type Client interface {
 type Call struct {
 	Request   *Request            // encoded each time the request is sent
 	Content   []byte              // complete body, sent with the header section; nil if there is no body or Body is set
-	Body      io.Reader           // body that is still arriving, framed as in Request; nil if none or Content is set
+	Body      io.Reader           // body that is still arriving, framed as in Request; nil if there is no body or Content is set
 	Trailer   func() []wire.Field // returns the trailer fields after the end of Body; nil if there are none
 	Expect100 bool                // Body is sent only after a 100 response or ContinueTimeout
 	Client    Client
@@ -87,7 +87,7 @@ func (c *Call) ReserveBody() bool {
 	return true
 }
 
-// BodyBuffer returns the size in bytes of the buffer with which a client sends Body.
+// BodyBuffer returns the size in bytes of the buffer for sending Body.
 func (c *Call) BodyBuffer() int {
 	if c.smallBody {
 		return smallBodyBuffer
@@ -108,7 +108,7 @@ func (c *Call) Release() {
 	c.ReleaseBody()
 }
 
-// MoveTo copies the request to another call and transfers the charged memory of c to it.
+// MoveTo copies the request to another call and transfers the charged memory of c to that call.
 func (c *Call) MoveTo(to *Call) {
 	*to = *c
 	c.Memory, c.bodyMemory = netconn.HeadMemory{Account: c.Memory.Account}, 0
@@ -130,7 +130,7 @@ func (c *Call) Failed(result *transport.Result, err error) {
 // Response is the final response to a [Call].
 type Response interface {
 	Length() int64         // length of the body in bytes; -1 if it is unknown
-	Next() ([]byte, error) // the next bytes of the body, valid until the next call; io.EOF after the last
+	Next() ([]byte, error) // the next bytes of the body, valid until the next call; io.EOF after the last bytes
 	Trailer() []wire.Field // the trailer fields after io.EOF
 	Close()                // ends the exchange, even if it is incomplete
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// HPACK can encode the field in a few bytes, so that the memory of the received header section is small.
+// HPACK can encode the field in a few bytes, so the received header section uses little memory.
 func TestLongFieldIsReleased(t *testing.T) {
 	const long = 40 << 10
 	r := Request{

@@ -26,8 +26,8 @@ type Lines []byte
 // Field implements Encoder.
 func (l *Lines) Field(name, value string) { *l = wire.AppendField(*l, name, value) }
 
-// names contains the field names that the Connection fields of a message list. The named fields are only for the
-// next hop (RFC 9110 section 7.6.1).
+// names contains the field names in the Connection fields of a message. The named fields are only for the next hop (RFC
+// 9110 section 7.6.1).
 type names []string
 
 // namesRoom is the number of names that are stored without an allocation. Most messages have none.

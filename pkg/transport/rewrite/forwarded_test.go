@@ -48,7 +48,7 @@ var forwardedTests = []struct {
 	{"[2001:db8:cafe::17]:47011", "", "", `for="[2001:db8:cafe::17]:47011"`},
 	{"unknown", "", "", `for=unknown`},
 
-	// Results of Knative's queue-proxy, if they are correct.
+	// Correct results of Knative's queue-proxy.
 	{"1.1.1.1, 2001:db8::1", "fh", "https", `for=1.1.1.1;host=fh;proto=https, for="[2001:db8::1]"`},
 	{"", "fh", "", `host=fh`},
 	{"", "", "https", `proto=https`},
@@ -276,8 +276,8 @@ func TestInternalFieldsAreRemovedExceptTag(t *testing.T) {
 	}
 }
 
-// A quoted string cannot span lines (RFC 9651 section 4.2), but a reader that joins the lines can
-// accept one. Two halves must not form a member of the sidecar.
+// A quoted string cannot span lines (RFC 9651 section 4.2), but a reader that joins the lines can accept such a string.
+// Its two halves must not form a member of the sidecar.
 func TestWithoutOursWithSplitQuotedString(t *testing.T) {
 	for _, c := range []struct{ sent, want string }{
 		{`envoy; details="`, ``},

@@ -305,8 +305,7 @@ func TestBodyReadErrorAbortsExchange(t *testing.T) {
 	}
 }
 
-// The error of a body that was stopped because the user container has closed the connection is not
-// reported.
+// If the user container closes the connection during the upload, the error of the stopped body is not reported.
 func TestConnectionErrorDuringUploadReturnsReset(t *testing.T) {
 	for name, serve := range map[string]func(conn *harness.AppConn){
 		"close":   func(conn *harness.AppConn) {},

@@ -315,7 +315,7 @@ func (c *Call) failureCause(err error) error {
 	return err
 }
 
-// startUploadIn starts the upload after the duration d, unless startUpload or refuseUpload is called before.
+// startUploadIn starts the upload after the duration d, unless startUpload or refuseUpload is called earlier.
 func (c *Call) startUploadIn(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -67,7 +67,7 @@ func TestUnwrittenRequestIsRepeated(t *testing.T) {
 		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		conn.Hang()
 	})
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepted connections are never closed by this side
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // never responds and never closes a connection
 	harness.NoError(t, err)
 	defer silent.Close()
 	nc, err := net.Dial("tcp", silent.Addr().String())
@@ -99,7 +99,7 @@ func TestClosedResponseReleasesBuffers(t *testing.T) {
 		all[i] = newCall("GET", "/")
 		all[i].do(a).want(t, 200, "hello")
 	}
-	// The memory includes an app for each call, whose connection stays open.
+	// The memory of each call includes an app and an open connection.
 	const limit = 96 << 10
 	if got := (heapUsed() - before) / calls; got > limit {
 		t.Errorf("got %d bytes for each call, want at most %d", got, limit)

@@ -19,8 +19,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// settings is the first frame of an HTTP/2 server, with the setting SETTINGS_MAX_CONCURRENT_STREAMS
-// 100.
+// settings is the first frame of an HTTP/2 server. It sets SETTINGS_MAX_CONCURRENT_STREAMS to 100.
 const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64"
 
 func TestHTTP2OnlyAppIsDetectedBeforeBodyIsRead(t *testing.T) {

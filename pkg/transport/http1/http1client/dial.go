@@ -52,8 +52,8 @@ const (
 	// idleTimeout is the maximum time that a connection stays idle in the pool. If the user container closes the
 	// connection earlier, the connection is not reused.
 	idleTimeout = 90 * time.Second
-	// keepAliveMargin is the time between the end of the reuse of a connection and the timeout in the Keep-Alive field
-	// of its last response.
+	// keepAliveMargin is subtracted from the timeout in a Keep-Alive field, so that a connection is not reused while the
+	// user container closes it.
 	keepAliveMargin = time.Second
 )
 

@@ -83,7 +83,7 @@ func wantWhole(t *testing.T, sent []byte, method, wantBody string, atOnce bool) 
 	for {
 		response, err := http.ReadResponse(r, &http.Request{Method: method})
 		if err != nil && blankName.Match(sent) {
-			return // a proxy must accept the blank (RFC 9112 section 5.1), and net/http does not
+			return // a proxy must accept the whitespace (RFC 9112 section 5.1), but net/http does not
 		}
 		if err != nil {
 			t.Fatalf("got the connection kept after %q, net/http says %v", sent, err)

@@ -21,7 +21,7 @@ type poolCase struct {
 	most   int // MaxIdle
 	calls  int // each call takes a connection or dials, and then returns the connection in one of three ways or closes it
 	ticks  int
-	sweeps int // number of calls to expire that the timer does not cause
+	sweeps int // number of calls to expire in addition to the calls by the timer
 	closes int
 	runs   int // expected number of orders of the steps; the test fails if it tries fewer orders
 }

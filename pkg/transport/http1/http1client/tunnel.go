@@ -157,8 +157,8 @@ func (t *tunnel) putLarge(large *[]byte) {
 	}
 }
 
-// copy writes first and then the input of src to dst. At the end of the input, it closes the write side of dst. It
-// returns the number of bytes written.
+// copy writes the bytes in first and then the input of src to dst. At the end of the input, it closes the write side of
+// dst. It returns the number of bytes written.
 func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	small := make([]byte, tunnelSize)
 	buf := small

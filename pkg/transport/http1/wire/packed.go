@@ -38,7 +38,7 @@ func (p Packed) Pack(fields []Field) Packed {
 	return p
 }
 
-// Unpack appends the fields to fields. They refer to the memory of p.
+// Unpack appends the fields in p to fields. The appended fields refer to the memory of p.
 func (p Packed) Unpack(fields []Field) []Field {
 	for len(p) > 0 {
 		var f Field

@@ -279,8 +279,8 @@ func TestRequestTooManyFieldsReturns431(t *testing.T) {
 	}
 }
 
-// The length of these lists is limited, because they are searched for each field. Legitimate requests have short
-// lists.
+// The length of these lists is limited, because the parser searches them once for each field. Legitimate requests have
+// short lists.
 func TestRequestLongListsAreRefused(t *testing.T) {
 	line := func(name string, size int) string {
 		return name + ": " + strings.Repeat("a", size) + "\r\n"

@@ -206,7 +206,7 @@ func TestBodyLengthMatchesContentLength(t *testing.T) {
 	}
 }
 
-// A client with HTTP/1.1 would interpret the excess content as the next response.
+// An HTTP/1.1 client would interpret the excess content as the next response.
 func TestContentBeyondLengthIsRejected(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		p.WriteHead(f.StreamID, false, ":status", "200", "content-length", "3")
@@ -462,7 +462,8 @@ func TestUploadRespectsWindowsOfApp(t *testing.T) {
 	}
 }
 
-// An empty DATA frame with END_STREAM does not need window. The app may wait for this frame before it reads content.
+// An empty DATA frame with END_STREAM can be sent even if the window is exhausted. The app may wait for this frame
+// before it reads content.
 func TestEndOfRequestNeedsNoWindow(t *testing.T) {
 	full := make(chan struct{})
 	first, seen := uint32(0), 0

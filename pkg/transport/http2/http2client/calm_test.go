@@ -11,8 +11,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// newCalmApp returns an app that resets each stream of a connection with code after turns
-// responses, like Node after 10 MB of canceled responses.
+// newCalmApp returns an app that begins the first turns responses on each connection and resets all later streams with
+// code, like Node after 10 MB of canceled responses.
 func newCalmApp(t *testing.T, turns int, code http2.ErrCode) *app {
 	t.Helper()
 	return newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -100,7 +100,7 @@ func TestRepeatedRefusalReplacesConnection(t *testing.T) {
 	harness.Equal(t, a.connections(), 2, "connections")
 }
 
-// An app that rejects all streams does not cause a connection for each request.
+// An app that rejects all streams does not cause a new connection for each request.
 func TestConnectionsToRejectingAppAreLimited(t *testing.T) {
 	a := newCalmApp(t, 0, http2.ErrCodeEnhanceYourCalm)
 	client := newClient(t, a)

@@ -35,9 +35,9 @@ var (
 )
 
 // Head checks the next header block of a response. Informational responses precede the final response, and a trailer
-// section may follow it. end reports whether the header block has END_STREAM. by is the connection of the stream, on
-// which Head records a bound that the header block exceeds. After an error, Head returns the same error for each later
-// header block.
+// section may follow it. end reports whether the header block has END_STREAM. by is the connection of the stream. If the
+// header block exceeds a bound, Head records the bound on this connection. After an error, Head returns the same error
+// for each later header block.
 func (k *Check) Head(by *http2conn.Conn, h *http2conn.Head, end bool) error {
 	if k.err != nil {
 		return k.err

@@ -24,7 +24,7 @@ type Settings struct {
 	// Dial opens a connection to the user container.
 	Dial func(context.Context) (net.Conn, error)
 
-	// Unsettled is called after a connection has ended on which the user container never sent SETTINGS. It is not
+	// Unsettled is called after the end of a connection on which the user container never sent SETTINGS. It is not
 	// called for a connection that was opened only to separate the content of clients.
 	Unsettled func()
 
@@ -201,9 +201,9 @@ func (c *Client) signalRoom() {
 	}
 }
 
-// Since returns the value of the argument since if the caller retries Open after err. With this value, Open opens a new
-// connection unless Settings.MaxConns is reached, because the existing connections may also be broken. If err reports
-// that the stream was reset, the connections work, and Since returns 0.
+// Since returns the argument since for a call to Open that retries a request after err. With this value, Open opens a
+// new connection unless Settings.MaxConns is reached, because the existing connections may also be broken. If err
+// reports that the stream was reset, the connections work, and Since returns 0.
 func (c *Client) Since(err error) int {
 	if _, ok := errors.AsType[*http2conn.ResetError](err); ok {
 		return 0

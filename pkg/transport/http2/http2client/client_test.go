@@ -85,7 +85,7 @@ func TestConnectionIsUsedUntilFull(t *testing.T) {
 	client := newClient(t, g.app)
 	var running sync.WaitGroup
 	seen := make([]atomic.Int32, 10)
-	for range 7 { // open the streams sequentially, so that the first connection becomes full before the second connection
+	for range 7 { // open the streams sequentially, so that the first connection is full before the second one is opened
 		running.Go(func() {
 			body := mustGet(t, client)
 			seen[body[0]-'0'].Add(1)

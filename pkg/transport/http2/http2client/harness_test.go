@@ -152,7 +152,7 @@ func (o *origin) StopBody() {
 	}
 }
 
-// newCall returns a call for a request without a body, after Begin.
+// newCall returns a call for a request without a body. Begin was already called.
 func newCall(method string) (*http2client.Call, *origin) {
 	o := &origin{}
 	c := &http2client.Call{Call: rewrite.Call{Client: o, Request: &rewrite.Request{

@@ -240,7 +240,7 @@ func TestReplayUsesNewConnection(t *testing.T) {
 	harness.Equal(t, mustGet(t, client), "fresh")
 }
 
-// The test makes several attempts, because the request is not always retried. The reader sometimes writes it
+// The test makes several attempts, because the request is not always retried. The reader sometimes writes the request
 // together with the acknowledgment of SETTINGS before the connection is closed.
 func TestUnwrittenRequestIsRetried(t *testing.T) {
 	const attempts = 10

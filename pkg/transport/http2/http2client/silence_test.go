@@ -62,7 +62,7 @@ func silentTakesNoMore(t *testing.T, silence time.Duration) (inTime bool) {
 	return true
 }
 
-// A long call without content is not silent if the peer acknowledges PING.
+// A connection whose only call transfers no content is not silent if the peer acknowledges PING.
 func TestConnectionWithPingReplyIsUsed(t *testing.T) {
 	harness.ScaleTime(t, func(scale int) bool { return answeredPingKeeps(t, time.Duration(scale)*20*time.Millisecond) })
 }

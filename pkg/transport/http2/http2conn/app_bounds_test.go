@@ -120,7 +120,7 @@ func TestLongAppHeaderIsForwarded(t *testing.T) {
 	wantBounds(t, config.Bounds)
 }
 
-// The timeouts would expire before the first frame.
+// If a client applied the timeouts, they would expire before the first frame.
 func TestClientIgnoresTimeouts(t *testing.T) {
 	config := recorded(clientConfig())
 	config.HeadTimeout, config.SendTimeout = 1, 1

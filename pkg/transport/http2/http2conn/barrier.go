@@ -35,9 +35,9 @@ const (
 	// are lower than the defaults of nghttp2, which Node uses: a burst of 1000 frames and 33 frames per second.
 	maxResets = 500
 	resetRate = 20
-	// stuckFactor is the ratio of the number of streams that can be reset while the server sends no response to the
-	// limit of concurrent streams that the server has advertised. Go's server closes the connection if a handler runs
-	// for each of these streams and four times as many requests wait for a handler.
+	// stuckFactor times the server's advertised limit of concurrent streams is the number of streams that can be reset
+	// while the server sends no response. Go's server closes the connection if its handlers have reached this limit
+	// and four times as many requests wait for a handler.
 	stuckFactor = 4
 	// recentTime is the time for which a server is assumed to process a request after its stream was reset. Go's
 	// server counts such requests against its limit of concurrent streams.

@@ -14,8 +14,8 @@ import (
 )
 
 // TestFloodsCloseConnection in end_test.go contains the attacks. The heaviest legitimate peer is grpc-go,
-// which sends one PING and two WINDOW_UPDATE frames for each message. This peer sends ten times as many
-// frames. Without useful work, the connection would be closed.
+// which sends one PING and two WINDOW_UPDATE frames for each message. The peer in this test sends ten times as many
+// frames. Without content, the connection would be closed.
 func TestControlFramesForContentPass(t *testing.T) {
 	const messages = 1000
 	p := connect(t, serverConfig())
@@ -150,8 +150,7 @@ func (p *peer) abandon(id int, want ...string) {
 	p.expect(append([]string{fmt.Sprintf("RST_STREAM %d CANCEL", id)}, want...)...)
 }
 
-// gRPC servers close a connection if the client sends PING frames while they send neither HEADERS nor
-// DATA.
+// gRPC servers close a connection if the client sends PING frames while the server sends neither HEADERS nor DATA.
 func TestBarrierIsPingOnlyAfterResponse(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})

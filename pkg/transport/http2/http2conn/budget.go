@@ -14,12 +14,12 @@ import (
 // grpc-go sends one PING and two WINDOW_UPDATE frames for each DATA frame that it receives. Go's HTTP/2 client sends at
 // most four WINDOW_UPDATE frames for each DATA frame that it receives.
 const (
-	controlBurst     = 10_000 // frames
-	controlRate      = 1000   // frames per second
-	controlPerUseful = 100    // control frames per useful frame
-	// maxControl is the maximum number of control frames for the useful frames between two refills of the budget. It
-	// is large because a peer may send the control frames for received content much later, for example after a pause
-	// or at the end of the stream. The default window of a stream allows 65,535 DATA frames of one byte.
+	controlBurst     = 10_000 // maximum burst of control frames
+	controlRate      = 1000   // number of control frames per second
+	controlPerUseful = 100    // number of additional control frames for each useful frame
+	// maxControl is the maximum number of control frames that the useful frames between two refills add to the budget.
+	// It is large because a peer may send the control frames for received content much later, for example after a
+	// pause or at the end of the stream. The default window of a stream allows 65,535 DATA frames of one byte.
 	maxControl = 1_000_000
 	// appFactor multiplies these bounds for the user container, which is in the same pod.
 	appFactor = 10

@@ -325,8 +325,8 @@ func (c *Conn) Run(early []byte) error {
 		c.config.Buffers.Put(c.pooled)
 		c.pooled = nil
 		if c.bulk {
-			// More input is probably available. Let the goroutines of other connections run first, because this one
-			// might continue for 10 ms. They also add output that one system call can write.
+			// More input is probably available. Let the goroutines of other connections run first, because this
+			// goroutine might continue for 10 ms. Their output can then be written by one system call.
 			runtime.Gosched()
 		}
 	}

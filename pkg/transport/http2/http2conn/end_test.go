@@ -97,7 +97,8 @@ func TestEndClosesIdleConnection(t *testing.T) {
 	p.us.Close(errors.New("late"))
 }
 
-// After a connection error, only a limited amount of input is discarded, so that a flood of frames uses no CPU time.
+// After a connection error, only a limited amount of input is discarded, so that a flood of frames uses little CPU
+// time.
 func TestConnectionErrorLimitsDiscardedInput(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()

@@ -46,7 +46,7 @@ const (
 )
 
 const (
-	frameHeadSize    = 9                 // bytes
+	frameHeadSize    = 9                 // length of a frame header in bytes
 	resetSize        = frameHeadSize + 4 // length of an RST_STREAM frame in bytes
 	windowUpdateSize = frameHeadSize + 4 // length of a WINDOW_UPDATE frame in bytes
 

@@ -100,7 +100,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 	}
 }
 
-// A stream that waits for the window of the connection must not delay frames that need no window.
+// A stream that waits for the window of the connection must not delay frames without flow control.
 func TestHeadersPassStreamWaitingForWindow(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(1 << 20))

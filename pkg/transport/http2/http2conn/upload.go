@@ -38,8 +38,8 @@ type uploads struct {
 	peak     int    // largest window of the connection, in bytes
 }
 
-// freeShare is the ratio of peak to the free window that is required to begin an exclusive upload of another client.
-// The value must be greater than 2, because servers usually send WINDOW_UPDATE only after half of the window is used.
+// An exclusive upload of another client begins only if the free window is at least peak/freeShare. The value must be
+// greater than 2, because servers usually send WINDOW_UPDATE only after half of the window is used.
 const freeShare = 4
 
 // admits reports whether u can be sent on the connection. window is the window of the connection in bytes.
