@@ -45,7 +45,7 @@ type document struct {
 	node  *yaml.Node // nil except while the document is decoded; an edit of the document changes the nodes
 	value any        // nil except while the document is decoded; must not be modified
 	empty bool       // the document has no value
-	marks bool       // the text contains only --- lines; it is not decoded, and can contain several documents
+	marks bool       // the text contains only --- lines or a byte order mark; it is not decoded, and can contain several documents
 
 	in     *itemList // List that contains the document; nil if there is none
 	isItem bool      // the document is an item of the List; false for the text between two items
@@ -118,6 +118,10 @@ func Parse(name string, text []byte) *File {
 		f.documents = []*document{{file: name, line: 1, text: text, err: err}}
 		return f
 	}
+	if rest, ok := bytes.CutPrefix(text, []byte(byteOrderMark)); ok && startsObject(rest) { // JSON has no byte order mark (RFC 8259 section 8.1)
+		f.documents = []*document{{file: name, line: 1, text: text[:len(byteOrderMark)], marks: true}}
+		text = rest
+	}
 	line, offset := 1, 0
 	chunks := split(text)
 	for i, chunk := range chunks {
@@ -143,6 +147,12 @@ func Parse(name string, text []byte) *File {
 	}
 	return f
 }
+
+// byteOrderMark is the byte order mark in UTF-8.
+const byteOrderMark = "\ufeff"
+
+// startsObject reports whether the first character of a text, apart from white space, is an opening brace.
+func startsObject(text []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(text, spaces), []byte("{")) }
 
 // decode sets the node and the value of the document. It sets err if the document is invalid. The
 // caller calls release after use.
@@ -244,7 +254,7 @@ func split(text []byte) [][]byte {
 // lengthOfJSON returns the length of the first JSON object and the rest of its line if another JSON
 // object follows. Otherwise, it returns 0.
 func lengthOfJSON(text []byte) int {
-	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
+	if !startsObject(text) {
 		return 0
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -253,7 +263,7 @@ func lengthOfJSON(text []byte) int {
 		return 0
 	}
 	n := int(d.InputOffset())
-	if rest := bytes.TrimLeft(text[n:], " \t\r\n"); len(rest) == 0 || rest[0] != '{' {
+	if !startsObject(text[n:]) {
 		return 0
 	}
 	if end := bytes.IndexByte(text[n:], '\n'); end >= 0 && isBlank(text[n:n+end]) {
