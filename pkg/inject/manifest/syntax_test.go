@@ -30,6 +30,7 @@ func TestSyntaxErrorHasLineAndCause(t *testing.T) {
 		{"a: 1\nb: \"\\q\"\n", 2, "a string in double quotes contains an invalid escape sequence; write \\\\ for a backslash, or use single quotes"},
 		{"a: 1\nb: \x01\n", 2, "the document contains a control character"},
 		{"a: 1\nb: \xff\n", 2, "the document is not valid UTF-8"},
+		{"a: 1\nb: {{ .c }}\nd: {{ .e }}\n", 2, errHelmTemplate.Error()},
 		{"a: 1\nb\n", 2, "missing colon after a key"},
 		{"a: 1\n... x\n", 2, "missing --- line before the second value"},
 		{"kind: Pod\nspec: !!int x\n", 2, `the value "x" does not match its tag !!int`},
