@@ -480,6 +480,9 @@ func (in *injection) readOptions(opts Options) error {
 	if text := in.options.get(injectOption); isFalse(text) {
 		return skip(OptedOut, "the option %s is %s", injectOption, text)
 	}
+	if err := in.options.checkSidecarPorts(); err != nil {
+		return refuse(BadOption, "%v", err)
+	}
 	in.native = in.options.get(modeOption) == modeNative
 	return nil
 }

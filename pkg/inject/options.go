@@ -126,7 +126,7 @@ func allOptions() []Option {
 		{Name: "exclude-user-agents", variable: c.ExcludeUserAgents.Name(), Text: "Prefixes of User-Agent that are not counted as load."},
 		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: c.FullDuplex.Name(),
 			Text: "Allow an HTTP/1.1 response to begin before the request is complete."},
-		{Name: "log-level", variable: c.LoggingLevel.Name(), Text: "The minimum level of log messages."},
+		{Name: "log-level", variable: c.LoggingLevel.Name(), check: isLevel, Text: "The minimum level of log messages."},
 		{Name: settingsOption,
 			Text: "Other settings of the sidecar, as lines of `NAME=value`."},
 
@@ -400,6 +400,19 @@ func (o Options) Check() error {
 	return nil
 }
 
+// checkSidecarPorts returns an error if two ports of the sidecar have the same number.
+func (o Options) checkSidecarPorts() error {
+	seen := map[int]string{}
+	for _, u := range defaultPorts {
+		number, _ := strconv.Atoi(cmp.Or(o[u.option], decimal(u.number))) // the value is valid, because the options have been validated
+		if other := seen[number]; other != "" {
+			return fmt.Errorf("%s and %s are both port %d; set one of these options to another port", other, u.option, number)
+		}
+		seen[number] = u.option
+	}
+	return nil
+}
+
 // injectSample injects a pod without options and with one container, which uses a port that is different from the
 // ports of the sidecar.
 func injectSample(opts Options) Outcome {
@@ -471,6 +484,15 @@ func isOneOf(words ...string) func(string) error {
 		}
 		return nil
 	}
+}
+
+// isLevel checks a level of package zap, which is in lower case or in upper case.
+func isLevel(text string) error {
+	levels := []string{"debug", "info", "warn", "error", "dpanic", "panic", "fatal"}
+	if slices.ContainsFunc(levels, func(level string) bool { return text == strings.ToUpper(level) }) {
+		return nil
+	}
+	return isOneOf(levels...)(text)
 }
 
 // The parts of an image name, in the grammar of github.com/distribution/reference, which the
