@@ -366,7 +366,10 @@ func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
 		return nil, fmt.Errorf("labels, annotations, ports, probes and hooks: %d bytes exceed the limit of %d", n, maxDecodedBytes)
 	}
 	t := new(corev1.PodTemplateSpec)
-	return t, decodeInto(read, t)
+	if err := decodeInto(read, t); err != nil {
+		return nil, err
+	}
+	return t, checkLists(template)
 }
 
 // maxDecodedBytes is the maximum total length in bytes of the decoded strings. It is bounded

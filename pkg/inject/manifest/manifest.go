@@ -152,7 +152,9 @@ func Parse(name string, text []byte) *File {
 const byteOrderMark = "\ufeff"
 
 // startsObject reports whether the first character of a text, apart from white space, is an opening brace.
-func startsObject(text []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(text, spaces), []byte("{")) }
+func startsObject(text []byte) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(text, spaces), []byte("{"))
+}
 
 // decode sets the node and the value of the document. It sets err if the document is invalid. The
 // caller calls release after use.
