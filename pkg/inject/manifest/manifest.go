@@ -310,6 +310,9 @@ func splitMarks(text []byte) [][]byte {
 // the YAML library for JSON, because the library does not support escaped slashes and surrogate
 // pairs (RFC 8259 section 7).
 func parse(text []byte) (*yaml.Node, error) {
+	if isBlank(text) { // the YAML library returns an error for a tab
+		return nil, nil
+	}
 	if json.Valid(text) && utf8.Valid(text) {
 		return nodeOfJSON(text), nil
 	}
@@ -550,6 +553,14 @@ func (d *document) list(read func(r *Result, object map[string]any)) {
 			out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text}}
 		}
 		d.results = []*Result{{File: d.file, Line: line, Document: d.order, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: &out}}
+	case d.value != nil && d.hasInvalidItems():
+		root := target(d.node)
+		line := root.Line
+		if i := place(root, "items"); i > 0 {
+			line = root.Content[i-1].Line
+		}
+		out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: "items: must be a list; the document is not changed"}
+		d.results = []*Result{{File: d.file, Line: d.line + line - 1, Document: d.order, Kind: inject.Text(d.value, "kind"), from: d, Outcome: &out}}
 	case d.value != nil:
 		d.objects(func(n *yaml.Node, object map[string]any, path string) {
 			r := &Result{File: d.file, Line: d.line + target(n).Line - 1, Document: d.order, from: d, path: path}
@@ -565,6 +576,16 @@ func (d *document) list(read func(r *Result, object map[string]any)) {
 			read(r, object)
 		})
 	}
+}
+
+// hasInvalidItems reports whether the document is a List of Kubernetes (v1) whose items are not a list.
+func (d *document) hasInvalidItems() bool {
+	object, _ := d.value.(map[string]any)
+	if object["items"] == nil || inject.Text(object, "apiVersion") != "v1" || !strings.HasSuffix(inject.Text(object, "kind"), "List") {
+		return false
+	}
+	_, isList := object["items"].([]any)
+	return !isList
 }
 
 // listFacts sets the results and their facts.

@@ -30,6 +30,8 @@ func TestSyntaxErrorHasLineAndCause(t *testing.T) {
 		{"a: 1\nb: \"\\q\"\n", 2, "a string in double quotes contains an invalid escape sequence; write \\\\ for a backslash, or use single quotes"},
 		{"a: 1\nb: \x01\n", 2, "the document contains a control character"},
 		{"a: 1\nb: \xff\n", 2, "the document is not valid UTF-8"},
+		{"apiVersion: v1\nkind: List\nitems: {a: b}\n", 3, "items: must be a list"},
+		{"apiVersion: v1\nkind: PodList\nitems: x\n", 3, "items: must be a list"},
 		{"a: 1\nb: {{ .c }}\nd: {{ .e }}\n", 2, errHelmTemplate.Error()},
 		{"a: 1\nb\n", 2, "missing colon after a key"},
 		{"a: 1\n... x\n", 2, "missing --- line before the second value"},
