@@ -436,7 +436,7 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 			}
 		}
 	case in.noTCP != "":
-		return nil, skip(NotHTTP, "the ports of Service %s are for %s, and the other Services have no TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.remedyOf(all))
+		return nil, skip(NotHTTP, "Service %s only has ports for %s, and no other Service of the pod has a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.remedyOf(all))
 	case len(all) == 0:
 		return nil, in.skipNoPort(containers)
 	default:

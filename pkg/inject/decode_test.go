@@ -43,3 +43,16 @@ func TestInvalidServiceErrorHasPath(t *testing.T) {
 	out, _ := FollowService(service, nil, Workloads)
 	harness.Equal(t, out.Text, `invalid Service: spec.ports[0].port: must be a 32-bit integer, but is the string "x"`)
 }
+
+func TestRefusalNamesInvalidValue(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"spec":{"restartPolicy":"sometimes","containers":[{"name":"web"}]}}`:                                 `spec.restartPolicy: "sometimes": must be one of Always, OnFailure, Never`,
+		`{"metadata":{"annotations":{"queue-proxy.dev/lock":"image"}},"spec":{"containers":[{"name":"web"}]}}`: "annotation queue-proxy.dev/lock: only the injector can set the option lock; remove the annotation",
+	} {
+		value, err := Decode([]byte(text))
+		harness.NoError(t, err)
+		out := Inject(value, nil)
+		harness.Equal(t, out.Verdict, Refused, text)
+		harness.Equal(t, out.Text, want)
+	}
+}

@@ -497,6 +497,8 @@ func (in *injection) checkPod() error {
 		return skip(HostNetwork, "the pod uses hostNetwork, so its sidecar ports would conflict with other pods on the same node")
 	case in.requiresWindows():
 		return skip(Windows, "the sidecar image supports only Linux")
+	case !slices.Contains([]corev1.RestartPolicy{"", corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}, in.pod.RestartPolicy):
+		return refuse(Unreadable, "spec.restartPolicy: %.64q: must be one of Always, OnFailure, Never", in.pod.RestartPolicy)
 	case in.pod.RestartPolicy != "" && in.pod.RestartPolicy != corev1.RestartPolicyAlways && !in.native:
 		return skip(Ends, "restartPolicy %s: the pod cannot complete while the sidecar is running; set the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
 	case len(in.pod.Containers) == 0:

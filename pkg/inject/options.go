@@ -223,8 +223,11 @@ func (o Options) with(annotations map[string]string) (_ Options, problems []erro
 		if !ours || name == statusKey {
 			continue
 		}
-		if option, known := find(name); !known || option.operator {
+		switch option, known := find(name); {
+		case !known:
 			problems = append(problems, unknown("annotation", key, called(Option.Annotation)))
+		case option.operator:
+			problems = append(problems, fmt.Errorf("annotation %s: only the injector can set the option %s; remove the annotation", key, name))
 		}
 	}
 	return all, problems
@@ -282,7 +285,9 @@ func parseLock(text string) (map[string]bool, error) {
 			}
 		case name == injectOption:
 			return nil, fmt.Errorf("the option %s cannot be locked, because the API server does not call the webhook for pods with the value false", injectOption)
-		case !known || option.operator:
+		case option.operator:
+			return nil, fmt.Errorf("the option %s cannot be locked, because annotations cannot set it", name)
+		case !known:
 			return nil, fmt.Errorf("%w; the groups are ports and resources, and 'injector options' lists the options", unknown("option", name, append(optionNames(), "ports", "resources")))
 		default:
 			all[name] = true
