@@ -261,3 +261,13 @@ func TestImageIsReference(t *testing.T) {
 		}
 	}
 }
+
+func TestWarningIfOptionSelectsPortForMetrics(t *testing.T) {
+	template := web(t, `,"ports":[{"name":"http","containerPort":8080},{"name":"metrics","containerPort":9113}]`)
+	const want = "the option port selects port metrics (9113) of container web, which is for metrics or health checks according to its name"
+	for port, warns := range map[string]bool{"8080": false, "9113": true, "metrics": true} {
+		out := Inject(template, Options{"port": port})
+		harness.Equal(t, out.Verdict, Injected, port)
+		harness.Equal(t, slices.Contains(out.Warnings, want), warns, port)
+	}
+}
