@@ -335,7 +335,7 @@ func TestHTMLResponseIsReported(t *testing.T) {
 		}))
 		defer server.Close()
 		writeKubeconfig(t, server.URL)
-		for _, args := range []string{"top", "why web-1"} {
+		for _, args := range []string{"top", "top -A", "why web-1", "why deployment/web"} {
 			_, stderr, code := ran(t, strings.Fields(args)...)
 			if code != 1 || !strings.Contains(stderr, want) {
 				t.Errorf("%s with status %d: got %d and %q, want 1 and %q", args, status, code, stderr, want)

@@ -292,14 +292,15 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"QUEUE_TIMEOUT_SECONDS", "1 s", seconds},
 	{"QUEUE_TIMEOUT_SECONDS", "1.5", seconds},
 	{"REVISION_TIMEOUT_SECONDS", "1 s", seconds},
-	{"REVISION_TIMEOUT_SECONDS", "9223372036854775807", seconds},
-	{"REVISION_TIMEOUT_SECONDS", "9223372036854775808", seconds},
+	{"REVISION_TIMEOUT_SECONDS", "9223372036854775807", "at most 876000h"},
+	{"REVISION_TIMEOUT_SECONDS", "9223372036854775808", "at most 876000h"},
 	{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "five", seconds},
 	{"REVISION_IDLE_TIMEOUT_SECONDS", "5 s", seconds},
 	{"REVISION_TIMEOUT_SCOPE", "header", "one of request, first-byte"},
 	{"CONNECT_RETRY", "500", aDuration},
 	{"CONNECT_RETRY", "1 s", aDuration},
-	{"CONNECT_RETRY", "2562047h", aDuration},
+	{"CONNECT_RETRY", "876001h", "at most 876000h"},
+	{"CONNECT_RETRY", "9999999999h", "at most 876000h"},
 	{"ENABLE_MULTI_CONTAINER_PROBES", "enabled", "true or false"},
 	{"ENABLE_HTTP2_AUTO_DETECTION", "yes", "true or false"},
 	{"ENABLE_HTTP_FULL_DUPLEX", "on", "true or false"},
@@ -420,6 +421,9 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 			warnings = warnings[:1] // the second warning is about ON_KNATIVE
 		}
 		used := cmp.Or(settingOf(t, c, f.Name()).Value, "which is unset")
+		if f.Name() == "METRICS_NAMES" {
+			used = `"default"`
+		}
 		want := fmt.Sprintf("%s: %q: must be %s; using the default, %s", f.Name(), value, f.allowed(), used)
 		if len(warnings) != 1 || warnings[0] != want {
 			t.Errorf("%s=%s: got warnings %q, want %q", f.Name(), value, warnings, want)

@@ -33,6 +33,21 @@ func TestReadMetricsEndpointFromObservabilityConfig(t *testing.T) {
 	}
 }
 
+func TestInvalidMetricsHostIsReported(t *testing.T) {
+	for host, valid := range map[string]bool{
+		"127.0.0.1": true, "::1": true, "fe80::1%eth0": true, "localhost": true, "pod-1.example": true, "a.1.b.": true,
+		"999.1.1.1": false, "1": false, "127.0.0.1:9091": false, "[::1]": false, "a b": false,
+	} {
+		c := read(t, "METRICS_PROMETHEUS_HOST", host)
+		harness.Equal(t, c.MetricsHost.V, host)
+		var want []string
+		if !valid {
+			want = []string{"METRICS_PROMETHEUS_HOST: \"" + host + "\": must be a host name or an IP address, without a port; metrics are not served"}
+		}
+		harness.Equal(t, c.Warnings(false), want, host)
+	}
+}
+
 // Telemetry never stops traffic (docs/promises.md 3.9).
 func TestReadInvalidMetricsEndpointUsesDefault(t *testing.T) {
 	for _, endpoint := range []string{"9191", "host", "0.0.0.0:80", "0.0.0.0:70000", "0.0.0.0:http", ":8012", ":8008"} {

@@ -100,7 +100,11 @@ func (in *reading) finish() (*Config, error) {
 	in.c.derive()
 	for _, f := range in.fields {
 		for _, problem := range f.replaced { // the default can depend on other settings
-			in.warn("%s; using the default, %s", problem, cmp.Or(shown(f), "which is unset"))
+			used := cmp.Or(shown(f), "which is unset")
+			if used == string(fromDefault) { // a name of metrics
+				used = quote(used)
+			}
+			in.warn("%s; using the default, %s", problem, used)
 		}
 		in.c.warnings = append(in.c.warnings, f.warnings...)
 	}
@@ -180,7 +184,7 @@ func (f *field) decode(name, text string) {
 		}
 	default:
 		problem := f.quote(text) + ": must be " + f.allowed()
-		if errors.Is(err, errNegative) {
+		if errors.Is(err, errNegative) || errors.Is(err, errTooLong) {
 			problem = f.quote(text) + ": " + err.Error()
 		}
 		if f.soft {

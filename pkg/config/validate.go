@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,11 +122,34 @@ func (in *reading) validate() {
 		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and an unused port from %d to 65535; using port %d",
 			c.Observability.Name(), quote(redactURL(requested.Endpoint)), minMetricsPort, c.MetricsPort.V)
 	}
+	in.warnMetricsHost()
 	in.warnProbeHosts()
 	in.validateConcurrency()
 	in.validateTLS()
 	in.warnNoEffect()
 	in.validateDrain()
+}
+
+// warnMetricsHost reports an invalid host for metrics. The host is not replaced with the default, because metrics
+// must not be served on more addresses than the user configured.
+func (in *reading) warnMetricsHost() {
+	host := &in.c.MetricsHost
+	if host.unset() || isHost(host.V) {
+		return
+	}
+	in.warn("%s: %s: must be a host name or an IP address, without a port; metrics are not served", host.Name(), quote(host.V))
+}
+
+// isHost reports whether a text is an IP address or can be a host name. The last label of a host name is not a number.
+func isHost(text string) bool {
+	if _, err := netip.ParseAddr(text); err == nil {
+		return true
+	}
+	labels := strings.Split(strings.TrimSuffix(text, "."), ".")
+	_, err := strconv.Atoi(labels[len(labels)-1])
+	return err != nil && !strings.ContainsFunc(text, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+	})
 }
 
 // warnProbeHosts reports readiness probes that may pass even if the user container does not listen on the

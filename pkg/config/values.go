@@ -82,6 +82,7 @@ type setting interface {
 var (
 	errNotAllowed = errors.New("not allowed")
 	errNegative   = errors.New("must not be negative")
+	errTooLong    = fmt.Errorf("must be at most %.0fh", maxDuration.Hours())
 )
 
 // maxDuration is the upper limit for each duration. It prevents an overflow when durations are added to a
@@ -154,12 +155,15 @@ func (d *Duration) allowed() string {
 
 func (d *Duration) parse(text string) error {
 	if unit := d.unit(); unit != 0 {
-		if n, err := strconv.ParseInt(text, 0, 64); err == nil {
+		n, err := strconv.ParseInt(text, 0, 64)
+		if err == nil || errors.Is(err, strconv.ErrRange) { // n is the nearest integer
 			if n < 0 {
 				return errNegative
 			}
-			n, err := parseNumber(text, 0, int64(maxDuration/unit))
-			return d.assign(time.Duration(n)*unit, err)
+			if n > int64(maxDuration/unit) {
+				return errTooLong
+			}
+			return d.assign(time.Duration(n)*unit, nil)
 		}
 	}
 	minimum, _ := time.ParseDuration(d.field.tag.Get("min")) // 0 without the tag
@@ -167,10 +171,25 @@ func (d *Duration) parse(text string) error {
 	if err == nil && v < 0 {
 		return errNegative
 	}
-	if err != nil || v < minimum || v > maxDuration {
+	if v > maxDuration || err != nil && overflows(text) {
+		return errTooLong
+	}
+	if err != nil || v < minimum {
 		return errNotAllowed
 	}
 	return d.assign(v, nil)
+}
+
+// overflows reports whether a text that [time.ParseDuration] rejects has the syntax of a duration.
+func overflows(text string) bool {
+	zeros := strings.Map(func(r rune) rune {
+		if '0' <= r && r <= '9' {
+			return '0'
+		}
+		return r
+	}, text)
+	_, err := time.ParseDuration(zeros)
+	return err == nil
 }
 
 func (d *Duration) String() string {

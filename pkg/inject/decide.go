@@ -91,6 +91,9 @@ func (in *injection) chooseApp() error {
 	in.describe(all, chosen)
 	in.app, in.port, in.found = chosen.container, chosen.port, chosen.found
 	in.out.Confidence = in.confidence(chosen)
+	if in.options.get(portOption) != "" && chosen.evidence.protocol == notForRequests && metricsName.MatchString(in.port.Name) {
+		in.warn("the option %s selects port %s of container %s, which is for metrics or health checks according to its name", portOption, describePort(in.port), in.app.Name)
+	}
 	if in.out.Confidence == Low && in.options.get(sureOption) == string(High) {
 		return refuse(Unsure, "port %s of container %s is selected with low confidence (%s), but the option %s requires %s; missing: %s; to select the port: %s",
 			describePort(in.port), in.app.Name, strings.Join(in.reasons(chosen), "; "), sureOption, High, in.out.Missing, remedy(portOption, decimal(in.port.ContainerPort)))
@@ -437,7 +440,7 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 			}
 		}
 	case in.noTCP != "":
-		return nil, skip(NotHTTP, "the ports of Service %s are for %s, and the other Services have no TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.remedyOf(all))
+		return nil, skip(NotHTTP, "Service %s only has ports for %s, and no other Service of the pod has a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.remedyOf(all))
 	case len(all) == 0:
 		return nil, in.skipNoPort(containers)
 	default:

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -30,6 +31,46 @@ func decodeInto(value, object any) error {
 		return found
 	}
 	return err
+}
+
+// checkLists returns an error if a list of a container that is not decoded, or one of its items, has a value
+// of another kind.
+func checkLists(template any) error {
+	for _, list := range []string{"containers", "initContainers"} {
+		for i, container := range listAt(template, "spec", list) {
+			path := field.NewPath("spec", list).Index(i)
+			for _, key := range []string{"command", "args", "env", "envFrom", "volumeMounts"} {
+				t, _ := memberOf(nil, key, reflect.TypeFor[corev1.Container]())
+				if err := checkList(path.Child(key), At(container, key), t); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// checkList returns an error if value is not a list of strings or of maps, according to the type t.
+func checkList(path *field.Path, value any, t reflect.Type) error {
+	if value == nil {
+		return nil
+	}
+	items, isList := value.([]any)
+	if !isList {
+		return invalidValue(path, value, t)
+	}
+	for i, item := range items {
+		var isValid bool
+		if t.Elem().Kind() == reflect.String {
+			_, isValid = item.(string)
+		} else {
+			_, isValid = item.(map[string]any)
+		}
+		if item != nil && !isValid {
+			return invalidValue(path.Index(i), item, t.Elem())
+		}
+	}
+	return nil
 }
 
 // findInvalid returns an error for the first value below path that cannot be decoded into the type t.

@@ -367,7 +367,10 @@ func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
 		return nil, fmt.Errorf("labels, annotations, ports, probes and hooks: %d bytes exceed the limit of %d", n, maxDecodedBytes)
 	}
 	t := new(corev1.PodTemplateSpec)
-	return t, decodeInto(read, t)
+	if err := decodeInto(read, t); err != nil {
+		return nil, err
+	}
+	return t, checkLists(template)
 }
 
 // maxDecodedBytes is the maximum total length in bytes of the decoded strings. It is bounded
@@ -481,6 +484,9 @@ func (in *injection) readOptions(opts Options) error {
 	if text := in.options.get(injectOption); isFalse(text) {
 		return skip(OptedOut, "the option %s is %s", injectOption, text)
 	}
+	if err := in.options.checkSidecarPorts(); err != nil {
+		return refuse(BadOption, "%v", err)
+	}
 	in.native = in.options.get(modeOption) == modeNative
 	return nil
 }
@@ -492,6 +498,8 @@ func (in *injection) checkPod() error {
 		return skip(HostNetwork, "the pod uses hostNetwork, so its sidecar ports would conflict with other pods on the same node")
 	case in.requiresWindows():
 		return skip(Windows, "the sidecar image supports only Linux")
+	case !slices.Contains([]corev1.RestartPolicy{"", corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}, in.pod.RestartPolicy):
+		return refuse(Unreadable, "spec.restartPolicy: %.64q: must be one of Always, OnFailure, Never", in.pod.RestartPolicy)
 	case in.pod.RestartPolicy != "" && in.pod.RestartPolicy != corev1.RestartPolicyAlways && !in.native:
 		return skip(Ends, "restartPolicy %s: the pod cannot complete while the sidecar is running; set the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
 	case len(in.pod.Containers) == 0:

@@ -57,7 +57,7 @@ func TestLockGroupContainsAllOptions(t *testing.T) {
 			t.Errorf("%q: got %v, %v, want %v", text, o.locked(), err, want)
 		}
 	}
-	for text, want := range map[string]string{"imgae": `did you mean "image"?`, "port,lock": `unknown option "lock"`, "inject": "cannot be locked", "resource": `did you mean "resources"?`} {
+	for text, want := range map[string]string{"imgae": `did you mean "image"?`, "port,lock": "the option lock cannot be locked", "inject": "cannot be locked", "resource": `did you mean "resources"?`} {
 		if err := (Options{}).Set(lockOption, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}

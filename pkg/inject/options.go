@@ -126,7 +126,7 @@ func allOptions() []Option {
 		{Name: "exclude-user-agents", variable: c.ExcludeUserAgents.Name(), Text: "Prefixes of User-Agent that are not counted as load."},
 		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: c.FullDuplex.Name(),
 			Text: "Allow an HTTP/1.1 response to begin before the request is complete."},
-		{Name: "log-level", variable: c.LoggingLevel.Name(), Text: "The minimum level of log messages."},
+		{Name: "log-level", variable: c.LoggingLevel.Name(), check: isLevel, Text: "The minimum level of log messages."},
 		{Name: settingsOption,
 			Text: "Other settings of the sidecar, as lines of `NAME=value`."},
 
@@ -223,8 +223,11 @@ func (o Options) with(annotations map[string]string) (_ Options, problems []erro
 		if !ours || name == statusKey {
 			continue
 		}
-		if option, known := find(name); !known || option.operator {
+		switch option, known := find(name); {
+		case !known:
 			problems = append(problems, unknown("annotation", key, called(Option.Annotation)))
+		case option.operator:
+			problems = append(problems, fmt.Errorf("annotation %s: only the injector can set the option %s; remove the annotation", key, name))
 		}
 	}
 	return all, problems
@@ -282,7 +285,9 @@ func parseLock(text string) (map[string]bool, error) {
 			}
 		case name == injectOption:
 			return nil, fmt.Errorf("the option %s cannot be locked, because the API server does not call the webhook for pods with the value false", injectOption)
-		case !known || option.operator:
+		case option.operator:
+			return nil, fmt.Errorf("the option %s cannot be locked, because annotations cannot set it", name)
+		case !known:
 			return nil, fmt.Errorf("%w; the groups are ports and resources, and 'injector options' lists the options", unknown("option", name, append(optionNames(), "ports", "resources")))
 		default:
 			all[name] = true
@@ -401,6 +406,19 @@ func (o Options) Check() error {
 	return nil
 }
 
+// checkSidecarPorts returns an error if two ports of the sidecar have the same number.
+func (o Options) checkSidecarPorts() error {
+	seen := map[int]string{}
+	for _, u := range defaultPorts {
+		number, _ := strconv.Atoi(cmp.Or(o[u.option], decimal(u.number))) // the value is valid, because the options have been validated
+		if other := seen[number]; other != "" {
+			return fmt.Errorf("%s and %s are both port %d; set one of these options to another port", other, u.option, number)
+		}
+		seen[number] = u.option
+	}
+	return nil
+}
+
 // injectSample injects a pod without annotations. The port of its only container is not a port of the sidecar.
 func injectSample(opts Options) Outcome {
 	free := 1
@@ -471,6 +489,15 @@ func isOneOf(words ...string) func(string) error {
 		}
 		return nil
 	}
+}
+
+// isLevel checks a level of package zap, which is in lower case or in upper case.
+func isLevel(text string) error {
+	levels := []string{"debug", "info", "warn", "error", "dpanic", "panic", "fatal"}
+	if slices.ContainsFunc(levels, func(level string) bool { return text == strings.ToUpper(level) }) {
+		return nil
+	}
+	return isOneOf(levels...)(text)
 }
 
 // The parts of an image name, in the grammar of github.com/distribution/reference, which the

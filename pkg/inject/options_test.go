@@ -72,6 +72,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 		{"concurency", "1", `unknown option "concurency": did you mean "concurrency"?`},
 		{"xyzzy-plugh-what", "1", `unknown option "xyzzy-plugh-what"`},
 		{"concurrency", "-1", `"-1": must be an integer from 0 to 1000000`},
+		{"log-level", "loud", `"loud": must be one of debug, info, warn, error, dpanic, panic, fatal`},
 		{"mode", "ambient", `"ambient": must be one of sidecar, native`},
 		{"inject", "perhaps", `"perhaps": must be true or false`},
 		{"admin-port", "0", `"0": must be a port from 1 to 65535`},
@@ -117,7 +118,8 @@ func TestConflictingOptionsAreRefused(t *testing.T) {
 	}{
 		{Options{"drain-min": "60s", "drain-deadline": "10s"}, "option drain-min"},
 		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 exceeds cpu-limit 1"},
-		{Options{"admin-port": "7000", "metrics-port": "7000"}, "port 7000 is already used by the sidecar's admin-port"},
+		{Options{"admin-port": "7000", "metrics-port": "7000"}, "admin-port and metrics-port are both port 7000; set one"},
+		{Options{"serving-port": "9090"}, "serving-port and autoscaler-port are both port 9090; set one"},
 		{Options{"serving-port": "8080"}, "port 8080 is already used by container web"},
 	} {
 		out := Inject(template, c.opts)
@@ -137,8 +139,9 @@ func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 		{Options{"drain-min": "1500ms"}, "whole seconds"},
 		{Options{"request-timeout": "1.5s"}, "whole seconds"},
 		{Options{"inject": "false"}, "inject: must be true"},
-		{Options{"metrics-port": "19090"}, "metrics-port: autoscaler-port can also use port 19090"},
-		{Options{"admin-port": "8012"}, "admin-port: serving-port can also use port 8012"},
+		{Options{"metrics-port": "19090"}, "autoscaler-port and metrics-port can both be port 19090"},
+		{Options{"admin-port": "8012"}, "serving-port and admin-port are both port 8012"},
+		{Options{"serving-port": "9090"}, "serving-port and autoscaler-port are both port 9090"},
 		{Options{"drain-min": "40s", "drain-deadline": "30s"}, "drain-min"},
 		{Options{"settings": "CONECT_RETRY=1s"}, "CONNECT_RETRY"},
 	} {
@@ -146,7 +149,7 @@ func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 			t.Errorf("%v: got %v, want an error that contains %q", c.opts, err, c.want)
 		}
 	}
-	opts := Options{"concurrency": "0x10", "image": "a:1", "log-level": `a'"\b`, "serving-port": "1"}
+	opts := Options{"concurrency": "0x10", "image": "a:1", "exclude-user-agents": `a'"\b`, "serving-port": "1"}
 	if text, err := Policy(opts); err != nil || !strings.Contains(text, `: '16')`) || opts["concurrency"] != "0x10" {
 		t.Errorf("got %v, want a policy with 16 and unchanged options", err)
 	}
@@ -256,5 +259,15 @@ func TestImageIsReference(t *testing.T) {
 		if got := (Options{}).Set(imageOption, image) == nil; got != want || (out.Verdict == Injected) != want {
 			t.Errorf("%q: got a valid option %v and %s (%s), want %v", image, got, verdictOf(out), out.Text, want)
 		}
+	}
+}
+
+func TestWarningIfOptionSelectsPortForMetrics(t *testing.T) {
+	template := web(t, `,"ports":[{"name":"http","containerPort":8080},{"name":"metrics","containerPort":9113}]`)
+	const want = "the option port selects port metrics (9113) of container web, which is for metrics or health checks according to its name"
+	for port, warns := range map[string]bool{"8080": false, "9113": true, "metrics": true} {
+		out := Inject(template, Options{"port": port})
+		harness.Equal(t, out.Verdict, Injected, port)
+		harness.Equal(t, slices.Contains(out.Warnings, want), warns, port)
 	}
 }

@@ -64,7 +64,7 @@ func newPolicy(opts Options) (*policy, error) {
 	}
 	p.deadline, _ = time.ParseDuration(p.opts[deadlineOption]) // the deadline is empty or valid, because the options have been validated
 	p.native = p.opts.get(modeOption) == modeNative
-	if err := p.checkSidecarPorts(); err != nil {
+	if err := p.checkMovedPorts(); err != nil {
 		return nil, err
 	}
 	return p, p.sample()
@@ -89,9 +89,12 @@ func (p *policy) convertToInteger(name string) error {
 	return nil
 }
 
-// checkSidecarPorts returns an error if two ports of the sidecar can have the same number. A
-// default port can have two numbers: see portOffset.
-func (p *policy) checkSidecarPorts() error {
+// checkMovedPorts returns an error if two ports of the sidecar have the same number, or if a default port
+// can have the number of another port because portOffset is added to it.
+func (p *policy) checkMovedPorts() error {
+	if err := p.opts.checkSidecarPorts(); err != nil {
+		return err
+	}
 	seen := map[int32]string{}
 	for _, u := range defaultPorts {
 		may := []int32{u.number, u.number + portOffset}
@@ -100,7 +103,7 @@ func (p *policy) checkSidecarPorts() error {
 		}
 		for _, n := range may {
 			if other := seen[n]; other != "" {
-				return fmt.Errorf("option %s: %s can also use port %d; set another port", u.option, other, n)
+				return fmt.Errorf("%s and %s can both be port %d, because a policy adds %d to a default port that a pod uses; set one of these options to another port", other, u.option, n, portOffset)
 			}
 			seen[n] = u.option
 		}

@@ -108,9 +108,13 @@ func (c *Client) PodOf(ctx context.Context, getter resource.RESTClientGetter, na
 	switch {
 	case apierrors.IsUnauthorized(err):
 		return "", errUnauthorized
-	case err != nil && isUnknownType(getter, kind):
-		return "", fmt.Errorf("%s: the API server has no resource type %q; use the name of a pod, or TYPE/NAME such as deployment/web", arg, kind)
 	case err != nil:
+		if page := c.htmlError(ctx); page != nil { // client-go only reports that the page is not valid JSON
+			return "", page
+		}
+		if isUnknownType(getter, kind) {
+			return "", fmt.Errorf("%s: the API server has no resource type %q; use the name of a pod, or TYPE/NAME such as deployment/web", arg, kind)
+		}
 		return "", err
 	}
 	selector, err := selectorOf(objects[0].Object)
@@ -126,6 +130,21 @@ func (c *Client) PodOf(ctx context.Context, getter resource.RESTClientGetter, na
 	}
 	running := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	return pods.Items[max(0, running)].Name, nil
+}
+
+// htmlError returns an error if the server returns an HTML page instead of the list of API versions.
+func (c *Client) htmlError(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	res, err := c.get(ctx, "application/json", nil, "api")
+	if err != nil {
+		return nil
+	}
+	defer res.Body.Close()
+	if isHTML(res) {
+		return errNotKubernetes
+	}
+	return nil
 }
 
 // isUnknownType reports whether the API server has no resource type with the given name. It returns false if the types

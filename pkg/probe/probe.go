@@ -413,9 +413,9 @@ func jsonProblem(err error, path, want string, text []byte) error {
 		return problem(path, wrong.Field, "Invalid value: "+shorten(wrong.Value)+": must be "+want)
 	}
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return problem(path, "", fmt.Sprintf("Invalid value: invalid JSON: %v, at byte %d", err, syntax.Offset))
+		return problem(path, "", fmt.Sprintf("Invalid value: must be JSON: %v, at byte %d", err, syntax.Offset))
 	}
-	return problem(path, "", "Invalid value: invalid JSON: "+err.Error())
+	return problem(path, "", "Invalid value: must be JSON: "+err.Error())
 }
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -161,7 +161,7 @@ func TestPolicySelectsPodsLikeWebhook(t *testing.T) {
 func TestPolicyMatchesInjectorCommandForRandomPods(t *testing.T) {
 	const pods = 400
 	random := rand.New(rand.NewPCG(1, 2))
-	for _, args := range [][]string{nil, {"--mode=native", "--concurrency=0x10", "--request-timeout=10m", "--drain-min=7s", "--metrics-port=9191", "--image-pull-policy=Always", "--log-level=it's \"x\"", "--cpu-limit=1"},
+	for _, args := range [][]string{nil, {"--mode=native", "--concurrency=0x10", "--request-timeout=10m", "--drain-min=7s", "--metrics-port=9191", "--image-pull-policy=Always", "--exclude-user-agents=it's \"x\"", "--cpu-limit=1"},
 		{"--drain-deadline=1500ms", "--metrics-annotations=false", "--queue-depth=10", "--port=http", "--ephemeral-storage-limit=1Gi", "--exclude-paths=/a,/b*"},
 		{"--lock=concurrency,queue-depth,request-timeout", "--concurrency=4"}, {"--sure=high"}} {
 		c, report := withPolicy(t, args)

@@ -45,7 +45,7 @@ type document struct {
 	node  *yaml.Node // nil except while the document is decoded; an edit of the document changes the nodes
 	value any        // nil except while the document is decoded; must not be modified
 	empty bool       // the document has no value
-	marks bool       // the text contains only --- lines; it is not decoded, and can contain several documents
+	marks bool       // the text contains only --- lines or a byte order mark; it is not decoded, and can contain several documents
 
 	in     *itemList // List that contains the document; nil if there is none
 	isItem bool      // the document is an item of the List; false for the text between two items
@@ -118,6 +118,10 @@ func Parse(name string, text []byte) *File {
 		f.documents = []*document{{file: name, line: 1, text: text, err: err}}
 		return f
 	}
+	if rest, ok := bytes.CutPrefix(text, []byte(byteOrderMark)); ok && startsObject(rest) { // JSON has no byte order mark (RFC 8259 section 8.1)
+		f.documents = []*document{{file: name, line: 1, text: text[:len(byteOrderMark)], marks: true}}
+		text = rest
+	}
 	line, offset := 1, 0
 	chunks := split(text)
 	for i, chunk := range chunks {
@@ -142,6 +146,14 @@ func Parse(name string, text []byte) *File {
 		f.documents = append(f.documents, documents...)
 	}
 	return f
+}
+
+// byteOrderMark is the byte order mark in UTF-8.
+const byteOrderMark = "\ufeff"
+
+// startsObject reports whether the first character of a text, apart from white space, is an opening brace.
+func startsObject(text []byte) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(text, spaces), []byte("{"))
 }
 
 // decode sets the node and the value of the document. It sets err if the document is invalid. The
@@ -244,7 +256,7 @@ func split(text []byte) [][]byte {
 // lengthOfJSON returns the total length of the first JSON object and the rest of its line if
 // another JSON object follows. Otherwise, it returns 0.
 func lengthOfJSON(text []byte) int {
-	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
+	if !startsObject(text) {
 		return 0
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -253,7 +265,7 @@ func lengthOfJSON(text []byte) int {
 		return 0
 	}
 	n := int(d.InputOffset())
-	if rest := bytes.TrimLeft(text[n:], " \t\r\n"); len(rest) == 0 || rest[0] != '{' {
+	if !startsObject(text[n:]) {
 		return 0
 	}
 	if end := bytes.IndexByte(text[n:], '\n'); end >= 0 && isBlank(text[n:n+end]) {
@@ -298,6 +310,9 @@ func splitMarks(text []byte) [][]byte {
 // the YAML library for JSON, because the library does not support escaped slashes and surrogate
 // pairs (RFC 8259 section 7).
 func parse(text []byte) (*yaml.Node, error) {
+	if isBlank(text) { // the YAML library returns an error for a tab
+		return nil, nil
+	}
 	if json.Valid(text) && utf8.Valid(text) {
 		return nodeOfJSON(text), nil
 	}
@@ -538,6 +553,14 @@ func (d *document) list(read func(r *Result, object map[string]any)) {
 			out = inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "the document contains no object with pods", Warnings: []string{text}}
 		}
 		d.results = []*Result{{File: d.file, Line: line, Document: d.order, Kind: kind, Namespace: namespace, Name: name, from: d, Outcome: &out}}
+	case d.value != nil && d.hasInvalidItems():
+		root := target(d.node)
+		line := root.Line
+		if i := place(root, "items"); i > 0 {
+			line = root.Content[i-1].Line
+		}
+		out := inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: "items: must be a list; the document is not changed"}
+		d.results = []*Result{{File: d.file, Line: d.line + line - 1, Document: d.order, Kind: inject.Text(d.value, "kind"), from: d, Outcome: &out}}
 	case d.value != nil:
 		d.objects(func(n *yaml.Node, object map[string]any, path string) {
 			r := &Result{File: d.file, Line: d.line + target(n).Line - 1, Document: d.order, from: d, path: path}
@@ -553,6 +576,16 @@ func (d *document) list(read func(r *Result, object map[string]any)) {
 			read(r, object)
 		})
 	}
+}
+
+// hasInvalidItems reports whether the document is a List of Kubernetes (v1) whose items are not a list.
+func (d *document) hasInvalidItems() bool {
+	object, _ := d.value.(map[string]any)
+	if object["items"] == nil || inject.Text(object, "apiVersion") != "v1" || !strings.HasSuffix(inject.Text(object, "kind"), "List") {
+		return false
+	}
+	_, isList := object["items"].([]any)
+	return !isList
 }
 
 // listFacts sets the results and their facts.

@@ -581,3 +581,25 @@ func TestSimpleTextMatchesLibrary(t *testing.T) {
 		}
 	}
 }
+
+func TestBlankFileIsEmpty(t *testing.T) {
+	for _, text := range []string{"", "\t", "\t\n", " \n\t\n"} {
+		f := Parse("f", []byte(text))
+		harness.Equal(t, len(Inject([]*File{f}, nil, inject.Workloads)), 0, text)
+		harness.Equal(t, string(f.Text()), text)
+	}
+}
+
+func TestByteOrderMarkBeforeJSONIsKept(t *testing.T) {
+	const pod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`
+	for _, text := range []string{pod, pod + "\n" + pod + "\n", "\n" + pod + pod} {
+		f := Parse("f", []byte("\ufeff"+text))
+		results := Inject([]*File{f}, nil, inject.Workloads)
+		harness.Equal(t, len(results), strings.Count(text, "Pod"), text)
+		for _, r := range results {
+			harness.Equal(t, r.Verdict, inject.Injected, text)
+		}
+		harness.Equal(t, string(f.Text()), "\ufeff"+injectText(t, text), text)
+		harness.Equal(t, string(uninjectedText(Parse("f", f.Text()))), "\ufeff"+text)
+	}
+}

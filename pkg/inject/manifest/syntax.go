@@ -69,6 +69,10 @@ func (d *document) position(err error) (line int, text string) {
 			n, text = number, rest
 		}
 	}
+	if errors.Is(err, errHelmTemplate) {
+		before, _, _ := bytes.Cut(d.text, []byte("{{"))
+		return d.line + bytes.Count(before, []byte("\n")), text
+	}
 	if errors.Is(err, errNoMark) {
 		return d.line + d.lineOf(err, n) - 1, text
 	}

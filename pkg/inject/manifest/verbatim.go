@@ -20,15 +20,16 @@ import (
 // comment. In JSON, which has no comments, they are in the status. The value of the restored text must
 // equal the value that results from the status, so that the hunks only affect the layout.
 
-// maxHunkBytes is the maximum length of the hunks of a document in bytes. With longer hunks,
-// uninject restores the values but not the layout.
+// maxHunkBytes is the maximum length in bytes of the hunks in a status, because Kubernetes limits the
+// size of annotations. With longer hunks, uninject restores the values but not the layout. Hunks in a
+// comment are not limited. They are at most about twice as long as the document.
 const maxHunkBytes = 64 << 10
 
 // keptMark is the beginning of the comment that contains hunks.
 const keptMark = "# " + inject.Prefix + "text: "
 
-// A hunk replaces Count lines with Text, beginning at index Line. In JSON on one line, it replaces
-// members instead: see membersOf.
+// A hunk replaces Count lines with Text, beginning at index Line. In JSON, it replaces tokens instead:
+// see tokensOf.
 type hunk struct {
 	Line, Count int
 	Text        string
@@ -50,35 +51,40 @@ func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
 		}
 		return lines
 	}
-	var last *hunk // nil after a line that both texts contain
-	next := 0      // index of the next part of the text from
+	inHunk := false // the previous line of the difference belongs to the last hunk
+	next := 0       // index of the next part of the text from
+	var text []byte // Text of the last hunk
+	end := func() {
+		if inHunk {
+			all[len(all)-1].Text = string(text)
+		}
+		inHunk, text = false, text[:0]
+	}
 	for line := range strings.Lines(string(diff.Diff("", quoted(from), "", quoted(to)))) {
 		part, err := strconv.Unquote(strings.TrimSuffix(line[1:], "\n"))
 		switch {
 		case err != nil: // the header of the difference or of a chunk
 			var start, length int
 			if n, _ := fmt.Sscanf(line, "@@ -%d,%d", &start, &length); n == 2 {
-				next, last = start-min(length, 1), nil // line numbers begin with 1; if the chunk contains no line of the text from, start is the number of the line before the chunk
+				end()
+				next = start - min(length, 1) // line numbers begin with 1; if the chunk contains no line of the text from, start is the number of the line before the chunk
 			}
 			continue
 		case line[0] == ' ':
+			end()
 			next++
-			last = nil
 			continue
-		case last == nil:
-			all = append(all, hunk{Line: next})
-			last = &all[len(all)-1]
+		case !inHunk:
+			all, inHunk = append(all, hunk{Line: next}), true
 		}
 		if line[0] == '-' {
 			next++
-			last.Count++
+			all[len(all)-1].Count++
 		} else {
-			last.Text += part
-			if len(last.Text) > maxHunkBytes { // see encodedHunks
-				return all
-			}
+			text = append(text, part...)
 		}
 	}
+	end()
 	return all
 }
 
@@ -109,26 +115,34 @@ func lineEnding(text []byte) string {
 
 func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(text))) }
 
-// isOneLine reports whether a text has one line, apart from the white space around it.
-func isOneLine(text []byte) bool { return !bytes.ContainsRune(bytes.TrimSpace(text), '\n') }
-
-// membersOf splits JSON after each comma between two members. The number of the parts does not depend
-// on the content of strings, such as the hunks in a status.
-func membersOf(text []byte) []string {
+// tokensOf splits JSON before and after each string, and after each bracket, comma and colon. Therefore,
+// hunks do not contain a long string if only the layout around it differs. The number of the tokens does
+// not depend on the content of strings, such as the hunks in a status.
+func tokensOf(text []byte) []string {
 	var all []string
 	begin, quoted := 0, false
-	for i := 0; i < len(text); i++ {
-		switch {
-		case text[i] == '"':
-			quoted = !quoted
-		case quoted && text[i] == '\\':
-			i++
-		case !quoted && text[i] == ',':
-			all = append(all, string(text[begin:i+1]))
-			begin = i + 1
+	split := func(end int) {
+		if begin < end {
+			all = append(all, string(text[begin:end]))
+			begin = end
 		}
 	}
-	return append(all, string(text[begin:]))
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"' && quoted:
+			quoted = false
+			split(i + 1)
+		case c == '"':
+			quoted = true
+			split(i)
+		case quoted && c == '\\':
+			i++
+		case !quoted && bytes.IndexByte([]byte("{}[],:"), c) >= 0:
+			split(i + 1)
+		}
+	}
+	split(len(text))
+	return all
 }
 
 // A parsed is a text and its value.
@@ -154,8 +168,8 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 		return
 	}
 	if isJSON {
-		hunks, ok := encodedHunks(ended, original, splitOf(ended))
-		d.lost = !ok || !d.keepInStatus(was.text, changes, hunks)
+		hunks := encodedHunks(ended, original, tokensOf)
+		d.lost = len(hunks) > maxHunkBytes || !d.keepInStatus(was.text, changes, hunks)
 		return
 	}
 	d.lost = !d.keepInComment(original, func(text []byte) error { return d.setText(text, d.value) })
@@ -172,12 +186,12 @@ func (d *document) keepInComment(original []byte, set func(text []byte) error) b
 	if !bytes.HasSuffix(ended, []byte("\n")) {
 		body = append(slices.Clone(ended), newline...)
 	}
-	hunks, ok := encodedHunks(body, original, linesOf)
+	hunks := encodedHunks(body, original, linesOf)
 	// The line ... must remain the last line.
 	if n := len(bytes.TrimRight(body, "\r\n")); n >= 3 && string(body[n-3:n]) == "..." && (n == 3 || body[n-4] == '\n') {
 		body, end = body[:n-3], body[n-3:]
 	}
-	if ok && set(slices.Concat(body, []byte(keptMark+hunks+newline), end)) == nil {
+	if set(slices.Concat(body, []byte(keptMark+hunks+newline), end)) == nil {
 		return true
 	}
 	if d.isItem { // a comment at the beginning of an item would belong to the previous item
@@ -185,23 +199,14 @@ func (d *document) keepInComment(original []byte, set func(text []byte) error) b
 	}
 	// If the document ends with a block scalar and without a newline, a newline would change its value.
 	// The comment is then the first line. An error means that the text cannot contain the comment.
-	hunks, ok = encodedHunks(ended, original, linesOf)
-	return ok && set(slices.Concat([]byte(keptMark+hunks+newline), ended)) == nil
+	hunks = encodedHunks(ended, original, linesOf)
+	return set(slices.Concat([]byte(keptMark+hunks+newline), ended)) == nil
 }
 
-// splitOf returns the function that divides JSON for hunks in a status.
-func splitOf(text []byte) func([]byte) []string {
-	if isOneLine(text) {
-		return membersOf
-	}
-	return linesOf
-}
-
-// encodedHunks returns the hunks that convert the text from into the text to, as JSON. It returns false
-// if they are too long.
-func encodedHunks(from, to []byte, split func([]byte) []string) (string, bool) {
-	hunks, err := json.Marshal(hunksOf(from, to, split))
-	return string(hunks), err == nil && len(hunks) <= maxHunkBytes
+// encodedHunks returns the hunks that convert the text from into the text to, as JSON.
+func encodedHunks(from, to []byte, split func([]byte) []string) string {
+	hunks, _ := json.Marshal(hunksOf(from, to, split)) // the encoding of numbers and strings returns no error
+	return string(hunks)
 }
 
 // isRestored reports whether Uninject restores was, the original text of a document, without hunks.
@@ -233,8 +238,7 @@ func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks strin
 	with[i] = inject.WithText(with[i], hunks)
 	again := &document{text: was}
 	again.decode()
-	split := splitOf(d.text)
-	if _, err := again.change(with); err != nil || len(split(again.text)) != len(split(d.text)) {
+	if _, err := again.change(with); err != nil || len(tokensOf(again.text)) != len(tokensOf(d.text)) {
 		return false
 	}
 	d.text = again.text
@@ -280,33 +284,22 @@ func (d *document) revert(changes []inject.Change) error {
 // result: the hunks of an earlier step do not remove the status of a later step.
 func (d *document) restore(changes []inject.Change) bool {
 	text, comment := d.kept()
-	all := d.statusHunks
-	if comment != "" {
-		all = append([]string{comment}, all...)
-	}
-	if len(all) == 0 {
+	if comment == "" && len(d.statusHunks) == 0 {
 		return false
 	}
 	want, err := inject.Apply(d.value, changes)
 	if err != nil {
 		return false
 	}
-	splits := []func([]byte) []string{linesOf} // hunks in a comment, and hunks that other versions stored, always replace lines
-	if isOneLine(text) {
-		splits = append(splits, membersOf)
-	}
-	for _, stored := range all {
+	isRestored := func(stored string, split func([]byte) []string) bool {
 		var hunks []hunk
 		if json.Unmarshal([]byte(stored), &hunks) != nil {
-			continue
+			return false
 		}
-		for _, split := range splits {
-			if was, ok := replace(text, hunks, split); ok && d.setText(was, want) == nil {
-				return true
-			}
-		}
+		was, ok := replace(text, hunks, split)
+		return ok && d.setText(was, want) == nil
 	}
-	return false
+	return isRestored(comment, linesOf) || slices.ContainsFunc(d.statusHunks, func(stored string) bool { return isRestored(stored, tokensOf) })
 }
 
 // uninjectedText returns the text that [Uninject] restores if the current text of the document is text.

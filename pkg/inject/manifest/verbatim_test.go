@@ -283,19 +283,41 @@ func listsOfCorpus(t *testing.T) map[string]string {
 	return all
 }
 
-// A List in YAML is a document with several objects.
+// A List that contains a number is a document with several objects.
 func TestWarningAboutDocumentIsReportedOnce(t *testing.T) {
-	long := "metadata: {name: a}, spec: {containers: [{name: web, ports: [{containerPort: 8080}], env: [{name: A, value: \"" + strings.Repeat("x", maxHunkBytes) + "\"}]}]}}"
-	item := "{apiVersion: v1, kind: Pod, " + long
-	for name, text := range map[string]string{
-		"divided":   "{apiVersion: v1, kind: List, items: [" + item + ", " + item + "]}\n",
-		"undivided": "{apiVersion: v1, kind: List, items: [&a " + item + ", " + item + "]}\n",
-	} {
-		count := 0
-		for _, r := range Inject([]*File{Parse("f.yaml", []byte(text))}, nil, inject.Services) {
-			harness.Equal(t, r.Verdict, inject.Injected, name)
-			count += strings.Count(strings.Join(r.Warnings, "\n"), "the document but not its layout")
+	item := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec" :` + strings.Repeat(" ", maxHunkBytes) + `{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`
+	count, injected := 0, 0
+	for _, r := range Inject([]*File{Parse("f.json", []byte(`{"apiVersion":"v1","kind":"List","items":[`+item+","+item+",3]}\n"))}, nil, inject.Services) {
+		if r.Verdict == inject.Injected {
+			injected++
 		}
-		harness.Equal(t, count, 1, name)
+		count += strings.Count(strings.Join(r.Warnings, "\n"), "the document but not its layout")
+	}
+	harness.Equal(t, injected, 2)
+	harness.Equal(t, count, 1)
+}
+
+func TestUninjectRestoresLongDocuments(t *testing.T) {
+	long := strings.Repeat(`a \"b\", {c}: [d] `, maxHunkBytes/10)
+	flow := `{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: web, env: [{name: A, value: "` + long + `"}], ports: [{containerPort: 8080}]}]}}`
+	compact := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"env":[{"name":"A","value":"` + long + `"}]}]}}`
+	short := strings.ReplaceAll(flow, long, "b")
+	for name, text := range map[string]string{
+		"flow style":                  flow + "\n",
+		"containers in flow style":    "apiVersion: v1\nkind: Pod\nspec:\n  containers: [{name: web, env: [{name: A, value: \"" + long + "\"}], ports: [{containerPort: 8080}]}]\n",
+		"divided list":                "{apiVersion: v1, kind: List, items: [" + strings.Repeat(short+", ", 600) + short + "]}\n",
+		"undivided list":              "{apiVersion: v1, kind: List, items: [&a " + flow + ", " + flow + "]}\n",
+		"list with a dash":            "apiVersion: v1\nkind: List\nitems:\n" + strings.Repeat("- "+short+"\n", 600),
+		"JSON with additional spaces": strings.NewReplacer(`"ports":[`, `"ports" : [`, `"spec":`, `"spec" : `).Replace(compact) + "\n",
+		"JSON with compact lists":     "{\n  " + strings.Replace(compact[1:len(compact)-1], `"spec":`, "\n  \"spec\": ", 1) + "\n}\n",
+	} {
+		f := Parse("f", []byte(text))
+		for _, r := range Inject([]*File{f}, nil, inject.Services) {
+			harness.Equal(t, r.Verdict, inject.Injected, name)
+			harness.Equal(t, strings.Contains(strings.Join(r.Warnings, "\n"), "layout"), false, name)
+		}
+		if got := string(uninjectedText(Parse("f", f.Text()))); got != text {
+			t.Errorf("%s: got %.500q, want %.500q", name, got, text)
+		}
 	}
 }

@@ -47,7 +47,7 @@ type template struct {
 // newTemplate parses a template and executes it for a request without header fields and for a request with several
 // header fields. It returns an error if one of these steps fails.
 func newTemplate(text string, revision *Revision) (*template, error) {
-	lines, err := gotemplate.New("").Option("missingkey=zero").Funcs(gotemplate.FuncMap{"index": index, "js": js}).Parse(text)
+	lines, err := gotemplate.New("log").Option("missingkey=zero").Funcs(gotemplate.FuncMap{"index": index, "js": js}).Parse(text)
 	if err != nil {
 		return nil, err
 	}
