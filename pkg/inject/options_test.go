@@ -118,8 +118,8 @@ func TestConflictingOptionsAreRefused(t *testing.T) {
 	}{
 		{Options{"drain-min": "60s", "drain-deadline": "10s"}, "option drain-min"},
 		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 exceeds cpu-limit 1"},
-		{Options{"admin-port": "7000", "metrics-port": "7000"}, "admin-port and metrics-port are both port 7000; set one"},
-		{Options{"serving-port": "9090"}, "serving-port and autoscaler-port are both port 9090; set one"},
+		{Options{"admin-port": "7000", "metrics-port": "7000"}, "admin-port and metrics-port are both port 7000; specify a different port"},
+		{Options{"serving-port": "9090"}, "serving-port and autoscaler-port are both port 9090; specify a different port"},
 		{Options{"serving-port": "8080"}, "port 8080 is already used by container web"},
 	} {
 		out := Inject(template, c.opts)

@@ -103,7 +103,7 @@ func (p *policy) checkMovedPorts() error {
 		}
 		for _, n := range may {
 			if other := seen[n]; other != "" {
-				return fmt.Errorf("%s and %s can both be port %d, because a policy adds %d to a default port that a pod uses; set one of these options to another port", other, u.option, n, portOffset)
+				return fmt.Errorf("%s and %s can both be port %d, because a policy adds %d to a default port that a pod uses; specify a different port", other, u.option, n, portOffset)
 			}
 			seen[n] = u.option
 		}

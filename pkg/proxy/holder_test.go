@@ -50,7 +50,7 @@ func TestInAppCountsAllRequests(t *testing.T) {
 		probe := kubeletProbe("10.0.0.1:1").worksUntil(done)
 		all.Go(func() { h.serve(probe) })
 		h.occupy(&all, done, 3, "/queued", observation.Waiting)
-		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 75, Responding: 4, Oldest: first})
+		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 75, Responding: 4, Upgraded: 20, Oldest: first})
 		harness.Equal(t, len(h.Holders()), maxHolders, "holders")
 		close(done)
 		all.Wait()

@@ -31,9 +31,9 @@ func TestAppNotListeningOnLocalhostIsReported(t *testing.T) {
 		return nil
 	})
 	warning := fmt.Sprintf("SERVING_READINESS_PROBE: tcpSocket.host: %q: the host of a probe must be a loopback address", podIP)
-	if log := strings.ReplaceAll(p.out.String(), `\"`, `"`); !strings.Contains(log, warning) {
-		t.Errorf("got log %s, want %s", log, warning)
-	}
+	harness.Until(t, "warning about the host of the probe", func() bool {
+		return strings.Contains(strings.ReplaceAll(p.out.String(), `\"`, `"`), warning)
+	})
 	const problem = "the user container does not listen on localhost"
 	for range 3 {
 		if m := dial(t, p.addr()).ask("/"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-unreachable" {

@@ -304,7 +304,7 @@ var incidents = []incident{
 		},
 		alerts:  []string{"NobodyLeaves"},
 		metric:  "oldest_waiter_age_seconds",
-		problem: "queue-wait", why: "WebSockets, streams or long responses use the slots",
+		problem: "queue-wait", why: "the slots are used by WebSockets or long responses",
 		silent: map[string]string{"log": loggedAtEnd},
 	},
 	{

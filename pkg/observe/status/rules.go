@@ -773,9 +773,9 @@ func checkQueue(e *evidence) (m match, ok bool) {
 		m.action = actionIfHangs
 	case e.silent():
 		app := e.app()
-		m.problem = "requests wait because WebSockets, streams or long responses use the slots"
+		m.problem = "the slots are used by WebSockets or long responses"
 		m.numbers += fmt.Sprintf("; %s and %s in progress use slots", message.Count(app.Upgraded, "upgraded connection"), message.Count(app.Responding, "response"))
-		m.action = "Increase the concurrency limit, or add pods. A WebSocket or a stream uses a slot until it ends."
+		m.action = "Increase the concurrency limit, or add pods. A WebSocket uses a slot until it is closed."
 	}
 	return m, true
 }
