@@ -101,7 +101,7 @@ var incidents = []incident{
 				}
 			})
 		},
-		provoke: clients(4, 5*time.Millisecond),
+		provoke: clients(4, 100*time.Millisecond), // send the first 200 requests during several scrapes
 		alerts:  []string{"NoResponses"},
 		metric:  "app_hangs",
 		problem: "app-hangs", why: "the application does not respond",
