@@ -25,7 +25,7 @@ var page []byte
 const policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// checkTimeout is the timeout of a readiness check that a request for the status starts.
+// checkTimeout is the timeout of the readiness check for a status request.
 const checkTimeout = 2 * time.Second
 
 // Handler returns a handler that serves the page, its data as JSON, the log level and the profiler to local

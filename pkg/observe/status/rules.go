@@ -565,7 +565,7 @@ func (e *evidence) endedWithoutResponse(t *tally, waited time.Duration) uint32 {
 // needed returns the median time that the application needs for a response, or 0 if it is not known.
 func (e *evidence) needed() time.Duration { return cmp.Or(inMilliseconds(e.p50), e.usual) }
 
-// longWait returns the time from which the wait of a client for a response is considered long.
+// longWait returns the time that a client must wait for a response before the wait is considered long.
 func (e *evidence) longWait() time.Duration {
 	if needed := e.needed(); needed > 0 {
 		return min(slowTime, slowFactor*needed)

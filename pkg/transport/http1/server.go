@@ -52,8 +52,8 @@ func New(s rewrite.ServerSettings, server transport.Handler, app *http1client.Ap
 	return l
 }
 
-// GiveTime is the maximum time after a call to Shutdown until the protocol of each connection is known. During this
-// time, connections can still be handed to the HTTP/2 engine.
+// GiveTime is the maximum time that the server waits after Shutdown to determine the protocol of a connection. During
+// this time, connections can still be handed to the HTTP/2 engine.
 const GiveTime = netconn.LastLook + netconn.LingerTime
 
 // Serve accepts connections from ln and serves them until Shutdown is called. If config is not nil, Serve uses TLS.

@@ -467,8 +467,7 @@ func (r *Row) Compare(g Gate) Result {
 	return run.Do()
 }
 
-// moreErrors is the maximum by which the error share with the best limit may exceed the lowest
-// error share.
+// moreErrors is the maximum difference between the error share with the best limit and the lowest error share.
 const moreErrors = 0.2
 
 // ErrorShare returns the share of responses that are errors.
