@@ -56,8 +56,8 @@ Examples:
 // commandLine is a parsed command line.
 type commandLine struct {
 	command string // one of commandNames or probing
-	asJSON  bool   // print JSON (why and config)
-	changed bool   // omit settings with default values (config)
+	asJSON  bool   // whether why and config print JSON
+	changed bool   // whether config omits settings with default values
 	probe   execProbe
 }
 

@@ -123,7 +123,7 @@ type Shutdown struct {
 
 // Limits configures the maximum sizes of messages, the maximum number of connections, and the timeouts for clients.
 type Limits struct {
-	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of a header section. If it is exceeded, the client receives 431 for a request and 502 for a response."`
+	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of a header section. Longer requests fail with 431, and longer responses with 502."`
 	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of a request body. A longer request gets 413. 0 means no limit."`
 	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of client connections on both request ports. A further connection closes the longest-idle connection, or waits. 0 derives the limit from the memory and [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
@@ -156,7 +156,7 @@ type Signals struct {
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a [line of JSON](request-log.md) for each request."`
 	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Log only failed requests."`
 	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Minimum duration of successful requests that are logged. 0 disables the filter."`
-	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"If the value is N, one in N successful requests is logged."`
+	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"Log one in N successful requests, where N is the value."`
 }
 
 // Telemetry contains the settings of Knative control planes for the request log, metrics and traces, and

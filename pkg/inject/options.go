@@ -412,7 +412,7 @@ func (o Options) checkSidecarPorts() error {
 	for _, u := range defaultPorts {
 		number, _ := strconv.Atoi(cmp.Or(o[u.option], decimal(u.number))) // the value is valid, because the options have been validated
 		if other := seen[number]; other != "" {
-			return fmt.Errorf("%s and %s are both port %d; specify a different port", other, u.option, number)
+			return fmt.Errorf("%s and %s have the same port number %d; specify a different port", other, u.option, number)
 		}
 		seen[number] = u.option
 	}

@@ -118,8 +118,8 @@ func TestConflictingOptionsAreRefused(t *testing.T) {
 	}{
 		{Options{"drain-min": "60s", "drain-deadline": "10s"}, "option drain-min"},
 		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 exceeds cpu-limit 1"},
-		{Options{"admin-port": "7000", "metrics-port": "7000"}, "admin-port and metrics-port are both port 7000; specify a different port"},
-		{Options{"serving-port": "9090"}, "serving-port and autoscaler-port are both port 9090; specify a different port"},
+		{Options{"admin-port": "7000", "metrics-port": "7000"}, "admin-port and metrics-port have the same port number 7000; specify a different port"},
+		{Options{"serving-port": "9090"}, "serving-port and autoscaler-port have the same port number 9090; specify a different port"},
 		{Options{"serving-port": "8080"}, "port 8080 is already used by container web"},
 	} {
 		out := Inject(template, c.opts)
@@ -140,8 +140,8 @@ func TestPolicyRejectsUnsupportedOptions(t *testing.T) {
 		{Options{"request-timeout": "1.5s"}, "whole seconds"},
 		{Options{"inject": "false"}, "inject: must be true"},
 		{Options{"metrics-port": "19090"}, "autoscaler-port and metrics-port can both be port 19090"},
-		{Options{"admin-port": "8012"}, "serving-port and admin-port are both port 8012"},
-		{Options{"serving-port": "9090"}, "serving-port and autoscaler-port are both port 9090"},
+		{Options{"admin-port": "8012"}, "serving-port and admin-port have the same port number 8012"},
+		{Options{"serving-port": "9090"}, "serving-port and autoscaler-port have the same port number 9090"},
 		{Options{"drain-min": "40s", "drain-deadline": "30s"}, "drain-min"},
 		{Options{"settings": "CONECT_RETRY=1s"}, "CONNECT_RETRY"},
 	} {

@@ -148,7 +148,7 @@ type search struct {
 	far       bool      // the next lower candidate is computed from lowest
 	rejected  int       // number of consecutive candidates with the finest step that were rejected
 	found     bool      // neither neighbor of the base is better
-	compared  [2]bool   // by direction; whether, since the base last changed, a candidate was rejected or there was none
+	compared  [2]bool   // by direction; whether a candidate was rejected or did not exist after the last change of the base
 	lowest    lowest
 
 	// The pauses between trials and the ends of these pauses, by direction. The pauses apply after the
