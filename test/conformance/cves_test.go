@@ -13,7 +13,7 @@ import (
 )
 
 // This file tests vulnerabilities of other proxies and of the Go standard library
-// (docs/cves.md).
+// (test/rules/cves.md).
 
 // CVE-2026-2833. If the status of the response to an Upgrade request is not 101, the
 // sidecar must parse the following bytes as a request.

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// unusedParsers are packages of the standard library with advisories in docs/cves.md. They parse
+// unusedParsers are packages of the standard library with advisories in test/rules/cves.md. They parse
 // protocols that the programs do not use.
 var unusedParsers = []string{"net/textproto", "mime/multipart", "net/mail", "net/http/cookiejar", "net/http/httputil"}
 
@@ -19,7 +19,7 @@ func TestPackagesWithAdvisoriesAreNotImported(t *testing.T) {
 	for name, file := range productionFiles(t) {
 		for _, i := range file.Imports {
 			if path := strings.Trim(i.Path.Value, `"`); slices.Contains(unusedParsers, path) {
-				t.Errorf("%s imports %s, which docs/cves.md excludes", name, path)
+				t.Errorf("%s imports %s, which test/rules/cves.md excludes", name, path)
 			}
 		}
 	}
@@ -72,13 +72,13 @@ func TestImagesAreBuiltWithoutKnownAdvisories(t *testing.T) {
 		t.Fatal("Dockerfile: no Go version found")
 	}
 	got := "go" + string(m[1])
-	rows := fixedIn.FindAllStringSubmatch(documents(t)[filepath.Join(root, "docs", "cves.md")], -1)
+	rows := fixedIn.FindAllStringSubmatch(documents(t)[filepath.Join(root, cvesFile)], -1)
 	for _, row := range rows {
 		if want := "go" + row[1]; version.Compare(got, want) < 0 {
-			t.Errorf("Dockerfile: got %s, want at least %s, which contains a fix from docs/cves.md", got, want)
+			t.Errorf("Dockerfile: got %s, want at least %s, which contains a fix from test/rules/cves.md", got, want)
 		}
 	}
 	if len(rows) == 0 {
-		t.Error("docs/cves.md: no Go version found")
+		t.Error("test/rules/cves.md: no Go version found")
 	}
 }
