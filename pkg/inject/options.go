@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -491,13 +492,12 @@ func isOneOf(words ...string) func(string) error {
 	}
 }
 
-// isLevel checks a level of package zap, which is in lower case or in upper case.
+// isLevel checks a level with the parser of the sidecar, which ignores the case.
 func isLevel(text string) error {
-	levels := []string{"debug", "info", "warn", "error", "dpanic", "panic", "fatal"}
-	if slices.ContainsFunc(levels, func(level string) bool { return text == strings.ToUpper(level) }) {
-		return nil
+	if _, err := zapcore.ParseLevel(text); err != nil {
+		return fmt.Errorf("%q: must be one of debug, info, warn, error, dpanic, panic, fatal", text)
 	}
-	return isOneOf(levels...)(text)
+	return nil
 }
 
 // The parts of an image name, in the grammar of github.com/distribution/reference, which the

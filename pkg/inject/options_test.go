@@ -67,6 +67,14 @@ func TestOptionVariablesAreSettings(t *testing.T) {
 	}
 }
 
+func TestSetAcceptsLogLevelsOfSidecar(t *testing.T) {
+	for _, level := range []string{"debug", "Warn", "ERROR"} {
+		if err := (Options{}).Set("log-level", level); err != nil {
+			t.Errorf("%s: got %v, want no error", level, err)
+		}
+	}
+}
+
 func TestSetRejectsInvalidOptions(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"concurency", "1", `unknown option "concurency": did you mean "concurrency"?`},
