@@ -8,6 +8,7 @@ type Holder struct {
 	Path    string    `json:"path"`
 	Phase   string    `json:"phase"`
 	Since   time.Time `json:"since"`   // arrival time of the request
+	Slot    time.Time `json:"slot"`    // time at which the request got the slot
 	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
 }
 
@@ -17,6 +18,7 @@ type Holder struct {
 // begins.
 type AppRequests struct {
 	Pending    int       // number of pending requests
+	Long       int       // number of pending requests that have waited for a long time
 	Responding int       // number of requests whose response has begun
 	Upgraded   int       // number of upgraded connections
 	Oldest     time.Time // start time of the oldest pending request; zero if there is none

@@ -28,6 +28,7 @@ func (p *Proxy) Holders() []observation.Holder {
 			Path:    observation.Shown(line.Path()),
 			Phase:   phase.String(),
 			Since:   state.start,
+			Slot:    state.seen.Slot, // set before the phase Dialling
 			Counted: p.Limit.exemption(&state.ticket),
 		})
 	}
@@ -38,21 +39,24 @@ func (p *Proxy) Holders() []observation.Holder {
 // holds the lock to a few milliseconds.
 const maxCounted = 10_000
 
-// InApp counts the client requests in the user container, except excluded requests. If more than maxCounted requests
-// are in flight, the newest requests are not counted.
-func (p *Proxy) InApp() (app observation.AppRequests) {
+// InApp counts the client requests in the user container, except excluded requests. A pending request has waited for a
+// long time if it has waited for at least the duration long. If more than maxCounted requests are in flight, the newest
+// requests are not counted.
+func (p *Proxy) InApp(long time.Duration) (app observation.AppRequests) {
 	app.Held = p.Limit.heldRequests()
+	before := time.Now().Add(-long)
 	d := p.Drain
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for state, n := d.head, 0; state != nil && n < maxCounted; state, n = state.flight.next, n+1 {
-		state.count(&app)
+		state.count(&app, before)
 	}
 	return app
 }
 
-// count adds the request to app if the request is in the user container and is not excluded.
-func (state *RequestState) count(app *observation.AppRequests) {
+// count adds the request to app if the request is in the user container and is not excluded. A pending request has
+// waited for a long time if it has waited since the time before, or longer.
+func (state *RequestState) count(app *observation.AppRequests, before time.Time) {
 	if state.seen.Kind != observation.Traffic || state.seen.Excluded { // set before the request was added to the list
 		return
 	}
@@ -65,6 +69,9 @@ func (state *RequestState) count(app *observation.AppRequests) {
 		since := state.seen.Slot // set before the phase Dialling
 		if sent := state.start.Add(time.Duration(state.active.Load())); sent.After(since) {
 			since = sent
+		}
+		if !since.After(before) {
+			app.Long++
 		}
 		if app.Oldest.IsZero() || since.Before(app.Oldest) {
 			app.Oldest = since

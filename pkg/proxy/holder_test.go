@@ -50,11 +50,11 @@ func TestInAppCountsAllRequests(t *testing.T) {
 		probe := kubeletProbe("10.0.0.1:1").worksUntil(done)
 		all.Go(func() { h.serve(probe) })
 		h.occupy(&all, done, 3, "/queued", observation.Waiting)
-		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 75, Responding: 4, Upgraded: 20, Oldest: first})
+		harness.Equal(t, h.InApp(time.Second), observation.AppRequests{Pending: 75, Long: 30, Responding: 4, Upgraded: 20, Oldest: first})
 		harness.Equal(t, len(h.Holders()), maxHolders, "holders")
 		close(done)
 		all.Wait()
-		harness.Equal(t, h.InApp(), observation.AppRequests{}, "at the end")
+		harness.Equal(t, h.InApp(time.Minute), observation.AppRequests{}, "at the end")
 	})
 }
 
@@ -70,7 +70,9 @@ func TestInAppReturnsTimeOfSlot(t *testing.T) {
 		time.Sleep(time.Minute)
 		close(first)
 		synctest.Wait()
-		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 1, Oldest: time.Now()})
+		harness.Equal(t, h.InApp(time.Minute), observation.AppRequests{Pending: 1, Oldest: time.Now()})
+		holder := h.Holders()[0]
+		harness.Equal(t, holder.Slot.Sub(holder.Since), time.Minute, "time in the queue")
 		close(second)
 		all.Wait()
 	})
@@ -94,11 +96,11 @@ func TestInAppExcludesUploads(t *testing.T) {
 		all.Go(func() { h.serve(f) })
 		synctest.Wait()
 		time.Sleep(time.Minute)
-		harness.Equal(t, h.InApp(), observation.AppRequests{}, "while the client sends the body")
+		harness.Equal(t, h.InApp(time.Minute), observation.AppRequests{}, "while the client sends the body")
 		upload.GotBody(false)
 		sent := time.Now()
 		time.Sleep(time.Minute)
-		harness.Equal(t, h.InApp(), observation.AppRequests{Pending: 1, Oldest: sent}, "after the last byte")
+		harness.Equal(t, h.InApp(time.Minute), observation.AppRequests{Pending: 1, Long: 1, Oldest: sent}, "after the last byte")
 		close(done)
 		all.Wait()
 	})
@@ -156,7 +158,7 @@ func TestInAppReturnsLastHeldRequests(t *testing.T) {
 			h.serve(f)
 			time.Sleep(h.Grace)
 		}
-		harness.Equal(t, h.InApp(), observation.AppRequests{Held: observation.HeldRequests{
+		harness.Equal(t, h.InApp(time.Minute), observation.AppRequests{Held: observation.HeldRequests{
 			Answered: time.Now().Add(-7 * time.Second),
 			Expired:  time.Now().Add(-11 * time.Second), Waited: 11 * time.Second,
 		}})

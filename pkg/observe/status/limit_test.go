@@ -53,7 +53,7 @@ func TestWhyPrintsRequestsWithSlots(t *testing.T) {
 		observation.Dialling: "connecting", observation.Waiting: "no response", observation.Streaming: "streaming",
 	} {
 		b.sources.Slots = func() ([]observation.Holder, int) {
-			return []observation.Holder{{Method: "GET", Path: "/poll", Phase: phase.String(), Since: time.Now().Add(time.Hour), Counted: "long"}}, 1
+			return []observation.Holder{{Method: "GET", Path: "/poll", Phase: phase.String(), Slot: time.Now().Add(time.Hour), Counted: "long"}}, 1
 		}
 		harness.Contains(t, b.text(), "\n  oldest request: "+want+" for 0s (long), GET /poll\n  1 slot used by requests of disconnected clients\n")
 	}

@@ -227,10 +227,11 @@ type evidence struct {
 	latest
 }
 
-// app returns the requests in the user container.
+// app returns the requests in the user container. AppRequests.Long contains the requests that have waited for stallTime.
+// Board.mu must be held.
 func (e *evidence) app() *observation.AppRequests {
 	if e.inApp == nil {
-		app := e.board.sources.App()
+		app := e.board.sources.App(e.stallTime())
 		e.inApp = &app
 	}
 	return e.inApp
@@ -241,7 +242,7 @@ type latest struct {
 	samples      int           // number of samples
 	events       tally         // events during these samples
 	p50, p99     float64       // percentiles of the time in the application, in milliseconds; 0 if there was no response
-	queued       float64       // 99th percentile of the time in the queue of the same requests, in milliseconds
+	queued       float64       // 99th percentile of the time in the queue, in milliseconds
 	waited       time.Duration // median time in the application of requests whose clients disconnected before the response; 0 if there are none
 	usual        time.Duration // median time in the application since the start; 0 if unknown
 	longest      time.Duration // longest time of a request in the application in the last five minutes; 0 if there was no response
@@ -578,15 +579,15 @@ func (e *evidence) leavesEarly() bool { return e.waited > 0 && e.waited < e.need
 
 // checkUnanswered detects clients that disconnect before the response. If they disconnect within slowTime, this is only a
 // problem if the application needs more time, if they have waited much longer than other requests need, or if there is
-// no response to other requests. The confidence is higher if the application needs more time, or if other requests are
-// queued.
+// no response to other requests. The confidence is higher if many clients disconnect, and the application needs more time
+// or other requests are queued.
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
 	n, all, early := e.events[unanswered], e.events.requests(), e.leavesEarly()
-	if e.waited == 0 || n < minFailures || float64(n) < errorShare*float64(all) || !early && e.waited < e.longWait() && e.events.answers() > 0 {
+	if e.waited == 0 || n < minFailures || float64(n) < failureShare*float64(all) || !early && e.waited < e.longWait() && e.events.answers() > 0 {
 		return m, false
 	}
-	m = match{confidence: low, since: e.onsetLocked(errorShare, left, (*tally).requests), numbers: fmt.Sprintf(
+	m = match{confidence: low, since: e.onsetLocked(failureShare, left, (*tally).requests), numbers: fmt.Sprintf(
 		"%s of %s in %s: the client disconnected after %v in the application (p50)", percent(n, all), message.Count(all, "request"), e.period(), brief(e.waited))}
 	if early || e.waited < slowTime {
 		m.problem = "clients disconnect before the application responds"
@@ -603,7 +604,7 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 	if paths := e.board.unansweredPathsLocked(e.now.Add(-time.Duration(e.samples) * Interval)); len(paths) > 0 {
 		m.numbers += "; most recently " + strings.Join(paths, ", ")
 	}
-	if early || e.waiting > 0 {
+	if (early || e.waiting > 0) && float64(n) >= errorShare*float64(all) {
 		m.confidence = medium
 	}
 	return m, true
@@ -719,6 +720,31 @@ func (e *evidence) slotsInUse() bool {
 	return e.limit > 0 && 2*(app.Responding+app.Upgraded) >= e.limit
 }
 
+// stallTime returns the time without a response after which a request is not a usual slow request.
+// Board.mu must be held.
+func (e *evidence) stallTime() time.Duration {
+	if e.total.answers() == 0 {
+		return hangTime
+	}
+	return max(slowTime, longFactor*max(e.longest, e.board.longestUsualLocked()))
+}
+
+// stalledText describes requests without a response that use at least half of the slots, although the application
+// responds to other requests. It returns "" if there are fewer such requests. Board.mu must be held.
+func (e *evidence) stalledText() string {
+	app := e.app()
+	if e.limit == 0 || 2*app.Long < e.limit {
+		return ""
+	}
+	text := fmt.Sprintf("; %d of %s used by requests without a response for %v", app.Long, message.Count(e.limit, "slot"), brief(e.stallTime()))
+	holders, _ := e.board.sources.Slots()
+	i := slices.IndexFunc(holders, func(h observation.Holder) bool { return h.Phase == observation.Waiting.String() })
+	if i >= 0 {
+		text += ", such as " + shorten(holders[i].Method+" "+holders[i].Path, maxRequest)
+	}
+	return text
+}
+
 // actionIfHangs is the action if mayHang returns true.
 const actionIfHangs = "Check whether the application hangs."
 
@@ -742,7 +768,7 @@ func (e *evidence) queueNumbers() string {
 
 // checkLimit detects a limit that causes queuing although the application is not slower at the limit.
 func checkLimit(e *evidence) (m match, ok bool) {
-	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() || e.silent() {
+	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() || e.silent() || e.stalledText() != "" {
 		return m, false
 	}
 	m.numbers = e.queueNumbers()
@@ -776,6 +802,11 @@ func checkQueue(e *evidence) (m match, ok bool) {
 		m.problem = "the slots are used by WebSockets or long responses"
 		m.numbers += fmt.Sprintf("; %s and %s in progress use slots", message.Count(app.Upgraded, "upgraded connection"), message.Count(app.Responding, "response"))
 		m.action = "Increase the concurrency limit, or add pods. A WebSocket uses a slot until it is closed."
+	default:
+		if text := e.stalledText(); text != "" {
+			m.problem, m.action = "requests wait for slots of requests without a response", actionIfHangs
+			m.numbers += text
+		}
 	}
 	return m, true
 }
@@ -792,8 +823,12 @@ func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 		if top == observation.QueueTimeout {
 			m.problem = "requests wait longer than the queue timeout"
 		}
-		if top != observation.Overload && e.mayHang() {
+		if top == observation.Overload {
+			return m, true
+		}
+		if text := e.stalledText(); text != "" || e.mayHang() {
 			m.action = actionIfHangs
+			m.numbers += text
 		}
 		return m, true
 	}

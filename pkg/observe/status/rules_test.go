@@ -64,13 +64,31 @@ func (b *Board) holding(n int, phase observation.Phase, since time.Time) {
 	if phase == observation.Streaming {
 		app = observation.AppRequests{Responding: n}
 	}
-	b.sources.App = func() observation.AppRequests { return app }
+	b.sources.App = func(time.Duration) observation.AppRequests { return app }
+}
+
+// stall simulates n requests without a response, of which n-1 have waited for 10 s. The oldest has the path /slow.
+func (b *Board) stall(n int) {
+	at := time.Now().Add(-10 * time.Second)
+	b.sources.App = func(long time.Duration) (app observation.AppRequests) {
+		app.Pending, app.Oldest = n, at
+		if long <= 10*time.Second {
+			app.Long = n - 1
+		}
+		return app
+	}
+	b.sources.Slots = func() ([]observation.Holder, int) {
+		return []observation.Holder{
+			{Method: "GET", Path: "/download", Phase: observation.Streaming.String()},
+			{Method: "GET", Path: "/slow", Phase: observation.Waiting.String()},
+		}, 0
+	}
 }
 
 // hold sets the last requests with a held slot, and holds one of the two slots.
 func (b *Board) hold(last observation.HeldRequests) {
 	b.sources.Slots = func() ([]observation.Holder, int) { return nil, 1 }
-	b.sources.App = func() observation.AppRequests { return observation.AppRequests{Held: last} }
+	b.sources.App = func(time.Duration) observation.AppRequests { return observation.AppRequests{Held: last} }
 }
 
 // rejectCertificates records 12 clients that rejected the certificate.
@@ -293,6 +311,16 @@ var ruleTests = []ruleTest{
 		})
 	}, "10 % of 600 requests in the last minute (60 idle-timeout); last failure: GET /path: test error", high, time.Minute},
 	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute: the client disconnected after 2s in the application (p50); most recently /path", low, time.Minute},
+	{"timeouts of a few clients", "unanswered", func(b *Board) {
+		b.loaded(2, 1)
+		b.loseClients()
+		b.sampled(60, func() {
+			b.observe(18, observation.OK, time.Millisecond)
+			o := newObservation(observation.ClientGone, 2*time.Second)
+			o.Begun = false
+			b.Observe(o)
+		})
+	}, "5 % of 1140 requests in the last minute: the client disconnected after 2s in the application (p50); most recently /path", low, 2 * time.Minute},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)
 		b.loseClients()
@@ -377,6 +405,29 @@ var ruleTests = []ruleTest{
 			}
 		})
 	}, "5.0 requests per second rejected (queue-full)", high, 9 * time.Second},
+	{"full queue and one path without responses", "rejected", func(b *Board) {
+		b.stall(2)
+		b.sampled(10, func() {
+			b.observe(10, observation.OK, 20*time.Millisecond)
+			b.Observe(refused(observation.QueueFull, time.Millisecond))
+		})
+	}, "1.0 requests per second rejected (queue-full); 1 of 2 slots used by requests without a response for 1s, such as GET /slow", high, 9 * time.Second},
+	{"full queue and long requests that are usual", "rejected", func(b *Board) {
+		b.stall(2)
+		b.sampled(10, func() {
+			b.observe(10, observation.OK, 20*time.Second)
+			b.Observe(refused(observation.QueueFull, time.Millisecond))
+		})
+	}, "1.0 requests per second rejected (queue-full)", high, 9 * time.Second},
+	{"queue and one path without responses", "queue-wait", func(b *Board) {
+		b.stall(3)
+		b.loaded(2, 5)
+		b.sampled(60, func() {
+			b.observe(10, observation.OK, 20*time.Millisecond)
+			b.Observe(refused(observation.ClientGone, time.Second))
+		})
+	}, "p99 1s in the queue, p50 23ms in the application in the last minute; 5 queued, the oldest for 0s; limit 2; " +
+		"2 of 2 slots used by requests without a response for 1s, such as GET /slow", medium, 59 * time.Second},
 	{"memory budget", "memory", func(b *Board) {
 		b.sampled(10, func() { b.Observe(refused(observation.Overload, time.Second)) })
 	}, "1.0 requests per second rejected (overload)", high, 9 * time.Second},
@@ -391,7 +442,7 @@ var ruleTests = []ruleTest{
 		b.sampled(10, func() { b.observe(10, observation.OK, 20*time.Millisecond) })
 		b.loaded(2, 5)
 		b.sources.Waiter = func() time.Time { return time.Now().Add(-8 * time.Second) }
-		b.sources.App = func() observation.AppRequests { return observation.AppRequests{Upgraded: 2} }
+		b.sources.App = func(time.Duration) observation.AppRequests { return observation.AppRequests{Upgraded: 2} }
 		b.sampled(60, func() {})
 	}, "p99 100µs in the queue, p50 23ms in the application in the last 1m10s; 5 queued, the oldest for 8s; limit 2; " +
 		"2 upgraded connections and 0 responses in progress use slots", medium, 59 * time.Second},
@@ -400,7 +451,7 @@ var ruleTests = []ruleTest{
 		b.loaded(2, 5)
 		b.sources.Waiter = func() time.Time { return time.Now().Add(-8 * time.Second) }
 		app := observation.AppRequests{Upgraded: 1, Pending: 1, Oldest: time.Now()}
-		b.sources.App = func() observation.AppRequests { return app }
+		b.sources.App = func(time.Duration) observation.AppRequests { return app }
 		b.sampled(60, func() {})
 	}, "p99 100µs in the queue, p50 23ms in the application in the last 1m10s; 5 queued, the oldest for 8s; limit 2; " +
 		"1 upgraded connection and 0 responses in progress use slots", medium, 59 * time.Second},

@@ -47,9 +47,9 @@ type Sources struct {
 	Readiness func() observation.Readiness
 	Check     func(context.Context) observation.Readiness // probes the user container without a change in Readiness
 	Load      func() (running, waiting int)
-	Waiter    func() time.Time                                // arrival time of the first request in the queue; zero if the queue is empty
-	Slots     func() (holders []observation.Holder, held int) // the oldest requests that hold a slot, and the number of slots whose clients have disconnected
-	App       func() observation.AppRequests                  // counts all requests in the user container; Board calls it only if the app is slow or hangs
+	Waiter    func() time.Time                                 // arrival time of the first request in the queue; zero if the queue is empty
+	Slots     func() (holders []observation.Holder, held int)  // the oldest requests that hold a slot, and the number of slots whose clients have disconnected
+	App       func(long time.Duration) observation.AppRequests // counts all requests in the user container; Board calls it only if there may be a problem
 	Drain     func() Drain
 	Memory    func() (used, limit int64)   // memory of requests and its budget, in bytes; limit is 0 without a budget
 	Lost      func() (lines, spans uint64) // lines of the request log and spans that were dropped
@@ -78,9 +78,10 @@ type Drain struct {
 
 // sample contains the requests of one interval, and the load at the end of the interval.
 //
-// P50 and P99 are percentiles of the time from the slot to the end of a request, in milliseconds. QueuedP99 is a
-// percentile of the time until the slot. The percentiles include only requests with a response from the app, and
-// are 0 if there are none. Upgraded connections are excluded, because their duration does not depend on the load.
+// P50 and P99 are percentiles of the time from the slot to the end of a request, in milliseconds. They include only
+// requests with a response from the app. QueuedP99 is a percentile of the time in the queue, also of requests that left
+// the queue without a slot. A percentile without requests is 0. Upgraded connections are excluded, because their duration
+// does not depend on the load.
 type sample struct {
 	Running   int     `json:"running"`
 	Waiting   int     `json:"waiting"`
@@ -195,7 +196,7 @@ type Board struct {
 	mu       sync.Mutex // guards the following fields
 	history  [samples]sample
 	times    [samples]narrow    // times of requests in the app, for each sample
-	queues   [samples]narrow    // times of the same requests in the queue
+	queues   [samples]narrow    // times of requests in the queue, for each sample
 	waits    [samples]float64   // medians of waited in milliseconds, for each sample; 0 if there are none
 	past     [samples + 1]tally // total numbers of events at the times of the last samples
 	taken    int                // number of samples since the start
@@ -248,13 +249,24 @@ func (b *Board) Observe(o *observation.Observation) {
 	if o.Reason == observation.AppUnreachable && errors.Is(o.Err, syscall.ECONNREFUSED) {
 		b.refused.Store(true)
 	}
+	if !o.Slot.IsZero() && !o.Upgraded || leftQueue(o) {
+		b.queued.add(o.Queued())
+	}
 	if o.Begun && !o.Slot.IsZero() && !o.Upgraded {
 		b.took.add(o.End.Sub(o.Slot))
-		b.queued.add(o.Queued())
 	}
 	if o.Reason != observation.OK {
 		b.note(o)
 	}
+}
+
+// leftQueue reports whether the request was queued and did not get a slot.
+func leftQueue(o *observation.Observation) bool {
+	switch o.Reason {
+	case observation.ClientGone, observation.QueueTimeout, observation.RequestTimeout, observation.ResponseStartTimeout:
+		return o.Slot.IsZero()
+	}
+	return false
 }
 
 // isUnanswered reports whether the client disconnected while the application had the complete request, and before the

@@ -34,7 +34,7 @@ func board(readiness observation.Readiness, drain Drain) *Board {
 		Load:      func() (int, int) { return 2, 3 },
 		Waiter:    func() time.Time { return time.Time{} },
 		Slots:     func() ([]observation.Holder, int) { return nil, 0 },
-		App:       func() observation.AppRequests { return observation.AppRequests{} },
+		App:       func(time.Duration) observation.AppRequests { return observation.AppRequests{} },
 		Drain:     func() Drain { return drain },
 		Memory:    func() (int64, int64) { return 3 << 19, 24 << 20 },
 		Lost:      func() (uint64, uint64) { return 0, 0 },
@@ -128,6 +128,16 @@ func TestWhyPrintsResponseTimes(t *testing.T) {
 		"  1034567 errors\n  p50 1.2s, p99 23s, queue p99 1.2s\n")
 }
 
+// Previously, the time in the queue included only requests with a response.
+func TestWhyPrintsQueueTimeOfDisconnectedClients(t *testing.T) {
+	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
+	for range 100 {
+		b.Observe(refused(observation.ClientGone, 10*time.Second))
+	}
+	b.sample()
+	harness.Contains(t, b.text(), "100 requests, 100 failed\n  no response; queue p99 12s\n")
+}
+
 // Previously, an overloaded sidecar showed a median of 0.1 ms while the app took 1 s, because rejected requests
 // were included.
 func TestLatencyExcludesRequestsWithoutResponse(t *testing.T) {
@@ -151,8 +161,8 @@ func TestLatencyExcludesRequestsWithoutResponse(t *testing.T) {
 	if s.P50 < 500 || s.P50 > 600 || s.P99 < 500 || s.P99 > 600 {
 		t.Errorf("got p50 %v and p99 %v ms, want about 500, which is the time in the app", s.P50, s.P99)
 	}
-	if s.QueuedP99 < 500 || s.QueuedP99 > 600 {
-		t.Errorf("got queue p99 %v ms, want about 500", s.QueuedP99)
+	if s.QueuedP99 < 60_000 || s.QueuedP99 > 70_000 {
+		t.Errorf("got queue p99 %v ms, want about 60000, because requests with a queue timeout are included", s.QueuedP99)
 	}
 	if s.Requests != 3003 || s.Failures != 3001 {
 		t.Errorf("got %d requests and %d failures, want 3003 and 3001", s.Requests, s.Failures)
@@ -366,7 +376,7 @@ func TestStatusJSONContainsPodAndTotals(t *testing.T) {
 	b.Handler(http.NotFoundHandler(), false).ServeHTTP(w, request(path, near, "localhost:8008"))
 	for _, want := range []string{
 		`"pod":"hello-1","namespace":"shop"`, `"totals":{"app-garbage":1}`,
-		`"history":[{"running":2,"waiting":3,"requests":1,"failures":1,"errors":0,"p50":0,"p99":0,"queuedP99":0}]`, `"reason":"app-garbage","status":502,`,
+		`"history":[{"running":2,"waiting":3,"requests":1,"failures":1,"errors":0,"p50":0,"p99":0,"queuedP99":0.06}]`, `"reason":"app-garbage","status":502,`,
 	} {
 		harness.Contains(t, w.Body.String(), want)
 	}

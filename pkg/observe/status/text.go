@@ -210,7 +210,7 @@ func limitText(l *observation.LimitState) string {
 func (s *snapshot) slotsText() (all []string) {
 	if len(s.Slots) > 0 {
 		h := &s.Slots[0]
-		line := fmt.Sprintf("oldest request: %s for %v", phaseText(h.Phase), brief(s.Now.Sub(h.Since)))
+		line := fmt.Sprintf("oldest request: %s for %v", phaseText(h.Phase), brief(s.Now.Sub(h.Slot)))
 		if s.Adaptive != nil {
 			line += " (" + h.Counted + ")"
 		}
@@ -249,8 +249,11 @@ func (s *snapshot) latestText() (all []string) {
 		line += fmt.Sprintf("; %s, %s", message.Count(l.Responses, "application response"), message.Count(l.Errors, "error"))
 	}
 	all = append(all, line)
-	if l.P50 > 0 {
-		all = append(all, fmt.Sprintf("  p50 %v, p99 %v, queue p99 %v", brief(inMilliseconds(l.P50)), brief(inMilliseconds(l.P99)), brief(inMilliseconds(l.QueuedP99))))
+	switch queued := brief(inMilliseconds(l.QueuedP99)); {
+	case l.P50 > 0:
+		all = append(all, fmt.Sprintf("  p50 %v, p99 %v, queue p99 %v", brief(inMilliseconds(l.P50)), brief(inMilliseconds(l.P99)), queued))
+	case queued > 0:
+		all = append(all, fmt.Sprintf("  no response; queue p99 %v", queued))
 	}
 	return all
 }
