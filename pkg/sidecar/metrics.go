@@ -41,7 +41,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 			Ready:        s.readyReason,
 			AppHangs:     func() bool { return s.board.Hangs() }, // created after the metrics
 			Draining:     s.proxy.Drain.Draining,
-			CertExpiry:   s.pair.NotAfter,
+			CertValidity: s.certificateValidity,
 			Memory:       s.budget.Usage,
 			Bounds:       s.bounds,
 			Connections:  s.pools,

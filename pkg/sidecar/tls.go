@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -60,6 +61,14 @@ func namesOf(leaf *x509.Certificate) (names []string) {
 		names = append(names, message.Count(more, "more name"))
 	}
 	return names
+}
+
+// certificateValidity returns the period in which the certificate in use is valid, or zero times without a certificate.
+func (s *sidecar) certificateValidity() (notBefore, notAfter time.Time) {
+	if leaf, _ := s.pair.State(); leaf != nil {
+		return leaf.NotBefore, leaf.NotAfter
+	}
+	return notBefore, notAfter
 }
 
 // tlsState returns the state of TLS on the port for requests.

@@ -381,11 +381,11 @@ var incidents = []incident{
 	{
 		name: "certificate: not valid yet", app: ok,
 		settings: withCertificate(validity{time.Hour, 72 * time.Hour}),
-		log:      []string{"the certificate", "in use is invalid"},
-		problem:  "tls", why: "not valid until",
+		metric:   "tls_certificate_not_before_timestamp_seconds", abnormal: func(v float64) bool { return v > float64(time.Now().Unix()) },
+		log:     []string{"the certificate", "in use is invalid"},
+		problem: "tls", why: "not valid until",
 		silent: map[string]string{
-			"alert":  "The certificate becomes valid without an action.",
-			"metric": "The only metric of the certificate is its expiry time.",
+			"alert": "The certificate becomes valid without an action.",
 		},
 	},
 	{
@@ -395,8 +395,8 @@ var incidents = []incident{
 		log:      []string{"failed to load certificate"},
 		problem:  "tls", why: "failed to load the new certificate files",
 		silent: map[string]string{
-			"alert":  "The previous certificate is used. CertificateExpires fires a day before it expires.",
-			"metric": "The only metric of the certificate is its expiry time.",
+			"alert":  "The previous certificate is used. CertificateExpires fires before it expires.",
+			"metric": "The metrics of the certificate describe the previous certificate.",
 		},
 	},
 	{

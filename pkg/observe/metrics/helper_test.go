@@ -65,7 +65,7 @@ func options(names string) Options {
 			AppHangs:        func() bool { return true },
 			Draining:        func() bool { return true },
 			Memory:          func() (used, limit int64) { return 1 << 20, 24 << 20 },
-			CertExpiry:      func() time.Time { return zero.Add(time.Hour) },
+			CertValidity:    func() (time.Time, time.Time) { return zero.Add(time.Minute), zero.Add(time.Hour) },
 			LogLinesDropped: func() uint64 { return 7 },
 			SpansDropped:    func() uint64 { return 8 },
 			Connections: func() (clients, app bound.Pool) {

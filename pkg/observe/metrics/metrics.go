@@ -54,7 +54,7 @@ type Gauges struct {
 	Ready           func() (ready, probed bool, reason string) // result of the readiness probes, and one of NotReadyReasons if they fail; probed is false before the first result
 	AppHangs        func() bool                                // whether the status page reports that the application does not respond
 	Draining        func() bool                                // whether the drain has started
-	CertExpiry      func() time.Time                           // expiry time of the certificate; zero without a certificate
+	CertValidity    func() (notBefore, notAfter time.Time)     // zero without a certificate
 	LogLinesDropped func() uint64                              // number of dropped lines of the request log
 	SpansDropped    func() uint64                              // number of dropped spans
 	Memory          func() (used, limit int64)                 // memory for requests and the memory budget, in bytes; limit is 0 without a budget

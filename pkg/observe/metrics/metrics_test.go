@@ -165,17 +165,18 @@ func TestStateIsReadDuringScrape(t *testing.T) {
 		o.Gauges.Load = func() (int, int) { return running, 3 }
 		o.Gauges.OldestWaiter = func() time.Time { return since }
 		o.Gauges.Ready = func() (bool, bool, string) { return ready, probed, reason }
-		o.Gauges.CertExpiry = func() time.Time { return time.Unix(1_900_000_000, 0) }
+		o.Gauges.CertValidity = func() (time.Time, time.Time) { return time.Unix(1_800_000_000, 0), time.Unix(1_900_000_000, 0) }
 		m := newMetrics(t, o)
 		shown := []string{
 			"queue_proxy_running_requests", "queue_proxy_waiting_requests", "queue_proxy_oldest_waiter_age_seconds", "queue_proxy_app_hangs", "queue_proxy_concurrency_limit", "queue_proxy_queue_limit", "queue_proxy_advised_concurrency_limit",
-			"queue_proxy_ready", "queue_proxy_not_ready_reason", "queue_proxy_draining", "queue_proxy_tls_certificate_expiry_timestamp_seconds", "queue_proxy_log_lines_dropped_total", "queue_proxy_spans_dropped_total", "queue_proxy_build_info",
+			"queue_proxy_ready", "queue_proxy_not_ready_reason", "queue_proxy_draining", "queue_proxy_tls_certificate_expiry_timestamp_seconds", "queue_proxy_tls_certificate_not_before_timestamp_seconds", "queue_proxy_log_lines_dropped_total", "queue_proxy_spans_dropped_total", "queue_proxy_build_info",
 		}
 		time.Sleep(1500 * time.Millisecond)
 		want := map[string]string{
 			"queue_proxy_running_requests": "2", "queue_proxy_waiting_requests": "3", "queue_proxy_oldest_waiter_age_seconds": "1.5", "queue_proxy_app_hangs": "1", "queue_proxy_concurrency_limit": "2", "queue_proxy_queue_limit": "20",
 			`queue_proxy_concurrency_limit_reason{reason="steady"}`: "1", `queue_proxy_advised_concurrency_limit`: "4",
 			"queue_proxy_ready": "0", `queue_proxy_not_ready_reason{reason="refused"}`: "1", "queue_proxy_draining": "1", "queue_proxy_tls_certificate_expiry_timestamp_seconds": "1.9e+09",
+			"queue_proxy_tls_certificate_not_before_timestamp_seconds": "1.8e+09",
 			"queue_proxy_log_lines_dropped_total": "7", "queue_proxy_spans_dropped_total": "8",
 			`queue_proxy_build_info{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
 		}
@@ -232,9 +233,9 @@ func TestMetricsOfDisabledFeaturesAreAbsent(t *testing.T) {
 	o.Gauges.LogLinesDropped, o.Gauges.SpansDropped = nil, nil
 	o.Gauges.Limit = func() (int, int) { return 0, 0 }
 	o.Gauges.Adaptive = func() (observation.LimitState, bool) { return observation.LimitState{}, false }
-	o.Gauges.CertExpiry = func() time.Time { return time.Time{} }
+	o.Gauges.CertValidity = func() (_, _ time.Time) { return }
 	got := scrape(t, newMetrics(t, o).Handler(), text)
-	wantSamples(t, samples(got, "queue_proxy_concurrency_limit", "queue_proxy_advised_concurrency_limit", "queue_proxy_queue_limit", "queue_proxy_tls_certificate_expiry_timestamp_seconds",
+	wantSamples(t, samples(got, "queue_proxy_concurrency_limit", "queue_proxy_advised_concurrency_limit", "queue_proxy_queue_limit", "queue_proxy_tls_certificate_expiry_timestamp_seconds", "queue_proxy_tls_certificate_not_before_timestamp_seconds",
 		"queue_proxy_log_lines_dropped_total", "queue_proxy_spans_dropped_total", "queue_proxy_app_scrape_errors_total", "revision_queue_depth", "kn_serving_queue_depth"),
 		map[string]string{"queue_proxy_concurrency_limit": "0"})
 }

@@ -142,7 +142,9 @@ func (s *state) addStartup(r *registry) {
 
 func addRest(r *registry, o *Options) {
 	r.gauge("queue_proxy_tls_certificate_expiry_timestamp_seconds", "Expiry time of the certificate as a Unix timestamp. Absent if there is no certificate.",
-		sometimes(func() (float64, bool) { at := o.Gauges.CertExpiry(); return float64(at.Unix()), !at.IsZero() }))
+		sometimes(func() (float64, bool) { _, at := o.Gauges.CertValidity(); return float64(at.Unix()), !at.IsZero() }))
+	r.gauge("queue_proxy_tls_certificate_not_before_timestamp_seconds", "Time from which the certificate is valid as a Unix timestamp. Absent if there is no certificate.",
+		sometimes(func() (float64, bool) { at, _ := o.Gauges.CertValidity(); return float64(at.Unix()), !at.IsZero() }))
 	if dropped := o.Gauges.LogLinesDropped; dropped != nil {
 		r.counter("queue_proxy_log_lines_dropped_total", "Number of request log lines dropped because the output was blocked.",
 			always(func() float64 { return float64(dropped()) }))

@@ -33,7 +33,9 @@ const (
 	minFailures = 3                      // minimum number of failures that are a problem
 	memoryShare = 0.8                    // share of the memory budget that requests use
 
-	expiryTime = 24 * time.Hour // time before the expiry of the certificate; see QueueProxyCertificateExpires
+	// Time before the expiry of the certificate, at most a quarter of its lifetime; see QueueProxyCertificateExpires.
+	expiryTime  = 24 * time.Hour
+	expiryShare = 4
 
 	minEvents        = 10 // minimum number of events at a bound in the last hour
 	rejectingSamples = 10 // number of samples for which rejected requests are counted
@@ -370,22 +372,15 @@ func checkTLS(e *evidence) (m match, ok bool) {
 	}, true
 }
 
-// checkExpiry detects a certificate in use that expires within expiryTime. The confidence is low for a certificate with a
-// short lifetime, because such a certificate is usually renewed in its last day.
+// checkExpiry detects a certificate in use that was not renewed in time.
 func checkExpiry(e *evidence) (m match, ok bool) {
 	t := &e.tls
 	left := t.NotAfter.Sub(e.now)
-	if !t.On || t.validityAt(e.now) != certificateValid || left >= expiryTime {
+	renewal := min(expiryTime, t.NotAfter.Sub(t.NotBefore)/expiryShare)
+	if !t.On || t.validityAt(e.now) != certificateValid || left >= renewal {
 		return m, false
 	}
-	m = match{confidence: medium, since: t.NotAfter.Add(-expiryTime), numbers: "in " + rounded(left)}
-	if t.NotAfter.Sub(t.NotBefore) < 3*expiryTime {
-		m.confidence = low
-	}
-	if m.since.Before(t.NotBefore) {
-		m.since = t.NotBefore
-	}
-	return m, true
+	return match{confidence: medium, since: t.NotAfter.Add(-renewal), numbers: "in " + rounded(left)}, true
 }
 
 // failureProblems contains the problem if all failures have the same reason.

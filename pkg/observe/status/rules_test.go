@@ -163,9 +163,9 @@ var ruleTests = []ruleTest{
 	}, "in 23h0m0s", medium, time.Hour},
 	{"certificate with a lifetime of a day", "tls-expires", func(b *Board) {
 		b.sources.TLS = func() TLS {
-			return TLS{On: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(22 * time.Hour)}
+			return TLS{On: true, NotBefore: time.Now().Add(-20 * time.Hour), NotAfter: time.Now().Add(4 * time.Hour)}
 		}
-	}, "in 22h0m0s", low, time.Hour},
+	}, "in 4h0m0s", medium, 2 * time.Hour},
 	{"missing key", "tls", func(b *Board) {
 		b.sources.TLS = func() TLS { return TLS{Error: "tls.key: no such file"} }
 		b.sampled(2, func() {})
