@@ -25,7 +25,7 @@ const (
 	shortWait   = 200 * time.Millisecond // time in the application that is sufficient for most requests
 	slowFactor  = 3                      // minimum ratio of the time of a slow request in the application to the usual time
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
-	mixShare    = 0.01                   // minimum share of earlier requests with about the same time for which a different mix of requests can explain a high median
+	mixShare    = 0.01                   // if at least this share of the earlier requests took about as long, a different mix of requests can explain a high median
 	startTime   = time.Minute            // time after which a probe that has never succeeded is a problem with high confidence
 	minQueued   = 200 * time.Millisecond // minimum time in the queue that is considered long
 	sameFactor  = 1.3                    // maximum ratio of two times that are considered equal
