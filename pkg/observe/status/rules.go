@@ -874,7 +874,7 @@ func losses(event int, noun string) func(*evidence) (match, bool) {
 	}
 }
 
-// checkClients reports that the limit on client connections was reached in the last hour.
+// checkClients detects that the limit on client connections was reached in the last hour.
 func checkClients(e *evidence) (m match, ok bool) {
 	source := e.connections.ClientsLimit
 	if m, ok = e.poolReached("client connections", &e.connections.Clients, source); ok {
@@ -883,7 +883,8 @@ func checkClients(e *evidence) (m match, ok bool) {
 	return m, ok
 }
 
-// poolReached reports that the limit on the connections in p was reached in the last hour. source determines the limit.
+// poolReached detects that the limit on the connections in p was reached in the last hour. source is the origin of the
+// limit.
 func (e *evidence) poolReached(name string, p *bound.Pool, source LimitSource) (m match, ok bool) {
 	if e.now.Sub(p.Reached) >= recently {
 		return m, false

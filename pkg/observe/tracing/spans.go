@@ -285,7 +285,7 @@ func isStateName(s string, limit int) bool {
 	return s != "" && len(s) <= limit
 }
 
-// isStateValue reports whether value, which is trimmed, is a valid tracestate value. A valid value
+// isStateValue reports whether value is a valid tracestate value. The caller must trim value. A valid value
 // contains only printable ASCII characters except comma and equals sign (W3C Trace Context 3.3.1.2.2).
 func isStateValue(value string) bool {
 	for i := range len(value) {
