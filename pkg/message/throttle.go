@@ -13,8 +13,9 @@ const throttleInterval = time.Minute
 // other servers can cause such events at any rate. The zero value is ready to use. A Throttle is safe
 // for concurrent use.
 //
-// There are two other rate limits. A [Tally] also reports the last events if no further events occur.
-// The prober in package probe reports the latest state and not a number of events.
+// A [Tally] is a rate limit that also reports the last events if no further events occur. The prober
+// in package probe has a separate rate limit, because it reports the latest state and not a number of
+// events.
 type Throttle struct {
 	mu     sync.Mutex
 	events int       // number of events since the last message

@@ -27,7 +27,7 @@ const (
 // A LimitState describes the state of an adaptive limit.
 type LimitState struct {
 	Limit   int         `json:"-"`    // the limit in force
-	Base    int         `json:"base"` // the best limit so far; Limit differs from Base while a candidate is measured
+	Base    int         `json:"base"` // the best limit so far; Limit differs from Base while another limit is measured
 	Reason  LimitReason `json:"reason"`
 	Settled int         `json:"settled,omitempty"` // Base if it can be recommended as a fixed limit; otherwise 0
 	Missing string      `json:"missing,omitempty"` // reason why Settled is 0; otherwise empty
