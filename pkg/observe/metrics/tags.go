@@ -79,7 +79,7 @@ type tagTable[T any] struct {
 
 // at returns the series for a tag index and the indexes of the other label values. If there are already maxNamed
 // series with a named tag, at does not create another one, but uses the tag index tagged. If there are already
-// maxMade series, it also replaces the other indexes with the indexes in few.
+// maxMade series, it also replaces the other indexes as specified in few.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
 	if t.made.Load() < maxNamed || part.known(places...) != nil {

@@ -182,7 +182,7 @@ var problems = [...]string{NotHTTP, NotListening}
 // A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [interrupted + 1]atomic.Uint64 // events since the start; the indexes are those of a tally, up to interrupted
+	ended   [interrupted + 1]atomic.Uint64 // numbers of events since the start, with the same indexes as in a tally
 	took    histogram                      // time of requests in the app
 	queued  histogram                      // time of requests in the queue
 	waited  histogram                      // time in the app of requests whose clients disconnected before the response
@@ -206,7 +206,7 @@ type Board struct {
 	recent   [2]counts          // times of the newest samples (see addTimesLocked)
 	all      [numBuckets]uint64 // times of requests in the app since the start, excluding the periods in which the app hung
 
-	lastResponse time.Time   // time of the last sample with responses from the app; at first, the time of the call to New
+	lastResponse time.Time   // time of the last sample with responses from the app, or of the call to New if there is no such sample
 	unready      []time.Time // times at which the user container became unready; the oldest time is first
 
 	last ring
