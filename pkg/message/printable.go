@@ -109,7 +109,8 @@ func escape(s string) string {
 }
 
 // A Writer replaces characters as [Lines] does and writes the result to W. If a write ends with an
-// incomplete character, these bytes are kept until the next write. A Writer must not be used concurrently.
+// incomplete character, the bytes of this character are kept until the next write. A Writer must not be
+// used concurrently.
 type Writer struct {
 	W io.Writer
 

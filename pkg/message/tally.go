@@ -9,9 +9,9 @@ import (
 // tallyDelay is the time between the first item of a Tally and its first report, unless Immediate is set.
 const tallyDelay = time.Second
 
-// A Tally reports the number of items, such as lost log lines, at most once per minute. In contrast to a
-// [Throttle], it also reports the last items if no further item is added. The zero value is ready to use. A Tally is
-// safe for concurrent use.
+// A Tally reports the number of items, such as lost log lines, at most once per minute. Unlike a [Throttle], it also
+// reports the last items if no further items are added. The zero value is ready to use. A Tally is safe for
+// concurrent use.
 type Tally struct {
 	// The following fields must not be changed after the first call to Add.
 
@@ -24,14 +24,14 @@ type Tally struct {
 	// If Immediate is set, the first item is reported without a delay.
 	Immediate bool
 
-	// Restored is called by End with the number of lost items if items were reported since the last call
-	// to End. The number includes items that were not reported yet. Restored may be nil.
+	// Restored is called by End with the number of lost items if items were reported since the last call to End. The
+	// number includes items that have not been reported yet. Restored may be nil.
 	Restored func(items uint64)
 
 	reporting sync.Mutex            // held while Report or Restored is called
-	pending   atomic.Uint64         // number of items that were not reported
-	failure   atomic.Pointer[error] // last error that was not reported
-	armed     atomic.Bool           // timer will call Flush; only changed while mu is held
+	pending   atomic.Uint64         // number of items that have not been reported
+	failure   atomic.Pointer[error] // last error that has not been reported
+	armed     atomic.Bool           // timer will call Flush; changed only while mu is held
 
 	mu       sync.Mutex
 	reported uint64      // number of items that were reported since the last call to End
@@ -81,15 +81,14 @@ func (t *Tally) Flush() {
 	t.Report(items, err)
 }
 
-// take returns the number of pending items, and records that they are reported. t.reporting must be
-// held.
+// take returns the number of pending items, and records them as reported. t.reporting must be held.
 func (t *Tally) take() (items uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.timer != nil {
 		t.timer.Stop()
 	}
-	t.armed.Store(false) // before the next line, so that items of a concurrent Add are counted now or start a timer
+	t.armed.Store(false) // must precede Swap, so that the items of a concurrent Add are either included here or start a timer
 	if items = t.pending.Swap(0); items > 0 {
 		t.reported, t.next = t.reported+items, time.Now().Add(throttleInterval)
 	}

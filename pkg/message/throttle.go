@@ -13,16 +13,17 @@ const throttleInterval = time.Minute
 // other servers can cause such events at any rate. The zero value is ready to use. A Throttle is safe
 // for concurrent use.
 //
-// There are two other rate limits. A [Tally] also reports the last events if no further events occur.
-// The prober in package probe reports the latest state and not a number of events.
+// A [Tally] is a rate limit that also reports the last events if no further events occur. The prober
+// in package probe has a separate rate limit, because it reports the latest state and not a number of
+// events.
 type Throttle struct {
 	mu     sync.Mutex
 	events int       // number of events since the last message
 	next   time.Time // time of the next message
 }
 
-// Add counts an event. If a message can be logged, Add returns the number of events since the last
-// message, including this event. Otherwise it returns 0.
+// Add counts an event. If the rate limit allows a message, Add returns the number of events since the
+// last message, including this event. Otherwise it returns 0.
 func (t *Throttle) Add(now time.Time) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,8 +36,8 @@ func (t *Throttle) Add(now time.Time) int {
 	return n
 }
 
-// Error counts an error, and calls report if a message can be logged. The reported error contains
-// the number of errors since the last message. report may be nil.
+// Error counts an error, and calls report if the rate limit allows a message. The reported error
+// contains the number of errors since the last message. report may be nil.
 func (t *Throttle) Error(err error, report func(error)) {
 	n := t.Add(time.Now())
 	if n == 0 || report == nil {

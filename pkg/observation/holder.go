@@ -25,9 +25,9 @@ type AppRequests struct {
 	Held       HeldRequests
 }
 
-// HeldRequests describes requests with a slot that is held after the client disconnected or a timeout expired.
+// HeldRequests describes aborted requests whose slots are held while the user container still processes them.
 type HeldRequests struct {
-	Answered time.Time     // time of the last response; zero if there was none
-	Expired  time.Time     // time of the last release of a slot without a response; zero if there was none
-	Waited   time.Duration // time that this request spent in the user container until Expired
+	Answered time.Time     // time of the last response to such a request; zero if there was none
+	Expired  time.Time     // last time at which the grace period of such a request expired; zero if there was none
+	Waited   time.Duration // time that the request had spent in the user container at Expired
 }

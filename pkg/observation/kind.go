@@ -17,7 +17,7 @@ func (k Kind) String() string {
 	return [...]string{"traffic", "queue probe", "network probe", "unknown probe", "kubelet probe"}[k]
 }
 
-// Answered reports whether the sidecar responds to requests of this kind. Such requests are not
+// Answered reports whether the sidecar itself responds to requests of this kind. Such requests are not
 // forwarded to the user container, and they are neither limited nor included in the statistics.
 func (k Kind) Answered() bool {
 	return k == QueueProbe || k == NetworkProbe || k == UnknownProbe

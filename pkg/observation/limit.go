@@ -14,7 +14,7 @@ func (r LimitReason) Words() string { return strings.ReplaceAll(string(r), "-", 
 const (
 	LimitStarting  LimitReason = "starting"      // the first limits are tried
 	LimitGrowing   LimitReason = "growing"       // the goodput grew with the limit
-	LimitAppTime   LimitReason = "app-time-rose" // the application time grew with the limit, and the goodput did not
+	LimitAppTime   LimitReason = "app-time-rose" // the application time grew with the limit, but the goodput did not
 	LimitSteady    LimitReason = "steady"        // neither a higher nor a lower limit is better
 	LimitMeasuring LimitReason = "measuring"     // a candidate is in force
 	LimitErrors    LimitReason = "errors"        // most responses are errors, or a higher limit causes errors
@@ -27,8 +27,8 @@ const (
 // A LimitState describes the state of an adaptive limit.
 type LimitState struct {
 	Limit   int         `json:"-"`    // the limit in force
-	Base    int         `json:"base"` // the best limit so far; Limit differs from Base while a candidate is measured
+	Base    int         `json:"base"` // the best limit so far; Limit differs from Base while another limit is measured
 	Reason  LimitReason `json:"reason"`
-	Settled int         `json:"settled,omitempty"` // Base if a lower and a higher limit were measured and are worse; otherwise 0
-	Missing string      `json:"missing,omitempty"` // the comparison that is missing if Settled is 0
+	Settled int         `json:"settled,omitempty"` // Base if it can be recommended as a fixed limit; otherwise 0
+	Missing string      `json:"missing,omitempty"` // reason why Settled is 0; otherwise empty
 }

@@ -25,8 +25,8 @@ type Observation struct {
 	Phase    Phase  // the last phase of the request
 	Reason   Reason // why the request failed; OK if the response was forwarded completely
 
-	// Uploading reports whether the request ended before the response began, and while the client sent its body. It is
-	// false if the user container did not read the body for a second.
+	// Uploading reports whether the request ended before the response began, while the client was still sending the
+	// body. It is false if the user container did not read the body during the last second.
 	Uploading bool
 
 	// Result is the result of the exchange with the user container. If the sidecar responded, Status and

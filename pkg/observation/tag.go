@@ -18,8 +18,8 @@ const (
 	TagNamed                // the tag has a name
 )
 
-// String returns the word for a tag without a name. Knative defines kn:disabled, kn:default and
-// kn:undefined.
+// String returns the value for metrics and spans if the tag has no valid name. Knative defines
+// kn:disabled, kn:default and kn:undefined.
 func (t Tag) String() string {
 	return [...]string{"kn:disabled", "kn:default", "kn:undefined", "kn:tagged", "kn:tagged"}[t]
 }

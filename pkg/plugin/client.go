@@ -165,7 +165,7 @@ func (c *Client) scrape(ctx context.Context, s Sidecar) (Sample, error) {
 	res, err = c.getPort(ctx, s, s.Stats, "application/json", url.Values{"format": {"json"}})
 	if err != nil {
 		if portErr != nil {
-			err = portErr // both ports failed; return the error of the metrics port, which users know better
+			err = portErr // both requests failed; return the error of the metrics port, which is more familiar to users
 		}
 		return Sample{}, describe(err)
 	}

@@ -77,8 +77,8 @@ func (c *Client) notExecutable(ctx context.Context, namespace, name, container s
 	return nil
 }
 
-// newExecutor returns an executor that uses WebSocket, or SPDY if the server or a proxy does not support WebSocket, as
-// in kubectl.
+// newExecutor returns an executor that uses WebSocket, as kubectl does. If the server or a proxy does not support
+// WebSocket, the executor uses SPDY.
 func newExecutor(config *rest.Config, u *url.URL) (remotecommand.Executor, error) {
 	websocket, err := remotecommand.NewWebSocketExecutor(config, http.MethodGet, u.String())
 	if err != nil {

@@ -27,7 +27,7 @@ type Column struct {
 type Layout struct {
 	Namespaces bool // show the namespace
 	Workloads  bool // each row is a workload
-	Narrow     bool // show the limit next to the running requests, and no note
+	Narrow     bool // show the limit in the column of the running requests, and omit the note
 }
 
 // Columns returns the columns of the table.
@@ -141,7 +141,7 @@ func rate(n *float64) string {
 	return strconv.FormatFloat(*n, 'f', 0, 64)
 }
 
-// seconds formats a duration with two or three digits.
+// seconds formats a duration in milliseconds or seconds.
 func seconds(n *float64) string {
 	switch {
 	case n == nil:

@@ -113,8 +113,8 @@ func ReadMetrics(r io.Reader, at time.Time) (Sample, error) {
 	return s, nil
 }
 
-// only returns the lines that belong to the given families. The input may also contain metrics of the application,
-// in which errors are ignored.
+// only returns the lines that belong to the given families. The input may also contain metrics of the application.
+// Errors in these metrics are ignored.
 func only(r io.Reader, all []family) (io.Reader, error) {
 	var page bytes.Buffer
 	lines := bufio.NewReader(r)
@@ -178,8 +178,8 @@ func label(m *dto.Metric, name string) string {
 	return ""
 }
 
-// ReadStats parses the statistics for the autoscaler in JSON. It is used for sidecars without metrics. The
-// statistics do not distinguish running and queued requests.
+// ReadStats parses the JSON statistics for the autoscaler. It is used for sidecars without metrics. The statistics
+// do not distinguish running and queued requests.
 func ReadStats(r io.Reader, at time.Time) (Sample, error) {
 	var stats struct {
 		Rate    *float64 `json:"queue_requests_per_second_6s"`

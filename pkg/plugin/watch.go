@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// percentile is the quantile of durations that a row contains.
+// percentile is the quantile of durations that a row shows.
 const percentile = 0.99
 
 // startsDiffer is the maximum difference in seconds between two start times of the same
@@ -29,7 +29,7 @@ type key struct{ namespace, pod string }
 // A history contains the samples of one sidecar.
 type history struct {
 	sidecar Sidecar
-	samples []Sample // samples of the window and the current process, sorted from the oldest to the newest
+	samples []Sample // samples in the window from the current process, sorted from the oldest to the newest
 	err     error    // error of the last attempt to get a sample, or nil
 
 	reason    string    // reason of the last failure

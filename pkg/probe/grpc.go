@@ -90,7 +90,8 @@ func givenUp(ctx context.Context, err error) error {
 	return err
 }
 
-// healthRequest returns the body of a request with HealthCheckRequest{string service = 1}.
+// healthRequest returns the body of a request that contains a HealthCheckRequest message. The field service has the
+// number healthField.
 func healthRequest(service string) []byte {
 	var message []byte
 	if service != "" {
@@ -138,8 +139,8 @@ func servingName(status int) string {
 
 var errMessage = errors.New("the response is not a HealthCheckResponse")
 
-// servingStatus returns the status of a body with HealthCheckResponse{ServingStatus status = 1}. Unknown
-// fields are ignored. If the status is missing, servingStatus returns 0, which is UNKNOWN.
+// servingStatus decodes the HealthCheckResponse message in body and returns its status field, which has the number
+// healthField. Unknown fields are ignored. If the status is missing, servingStatus returns 0, which is UNKNOWN.
 func servingStatus(body []byte) (int, error) {
 	m, ok := transport.GRPCMessage(body)
 	if !ok {

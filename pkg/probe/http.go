@@ -111,7 +111,7 @@ func (b *lastBody) Close() error {
 type tlsConnKey struct{}
 
 // dialTLS returns a dialFunc that also performs the TLS handshake. The dialFunc returns handshake errors as failures
-// with the word WordTLS, to distinguish them from other errors of a connection.
+// with the word WordTLS, to distinguish them from other connection errors.
 func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 	var alpn []string
 	if protocols.HTTP2() {

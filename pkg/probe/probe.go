@@ -392,7 +392,7 @@ func scalar(text []byte) bool {
 	return len(t) > 0 && t[0] != '{' && t[0] != '['
 }
 
-// exampleOfProbe is the end of the error for a value that is not a probe.
+// exampleOfProbe is the last part of the error message for a value that is not a probe.
 const exampleOfProbe = ` such as {"httpGet": {"path": "/", "port": 8080}}`
 
 // jsonProblem converts an error from encoding/json to an error that contains the path and the wanted type.

@@ -14,7 +14,7 @@ type Name uint8
 // clients of the ports for statistics, metrics, hooks and status. All other names limit clients.
 const (
 	ControlFrames       Name = iota // number of HTTP/2 frames without content, such as PING
-	UnreadReplies                   // size of the replies to HTTP/2 frames that the client does not read
+	UnreadReplies                   // size of the unread replies to HTTP/2 frames
 	HeaderBlock                     // length of an encoded HTTP/2 header block
 	FrameTimeout                    // time to receive the rest of an HTTP/2 frame or header block
 	ConcurrentStreams               // number of open HTTP/2 streams on a connection
@@ -35,7 +35,7 @@ const (
 	TLSHandshakeSize                // number of bytes that a client sends in a TLS handshake
 	TLSRecordTimeout                // time to wait for the rest of a TLS record or message
 	TLSNoContent                    // number of bytes in TLS records and messages without content
-	TLSUnreadReplies                // size of the replies to TLS messages that the client does not read
+	TLSUnreadReplies                // size of the unread replies to TLS messages
 	PortConnections                 // number of open connections to a small port
 	PortHeaderSection               // total size of incomplete header sections on a small port
 	PortHandshake                   // time and number of bytes of a TLS handshake on a small port
@@ -58,7 +58,7 @@ const (
 	TLSNoCertificate                         // the client sent no certificate, but one is required
 	TLSBadCertificate                        // the verification of the client certificate failed
 	TLSRejected                              // the client sent an alert, for example because it does not trust the certificate
-	TLSFailed                                // other handshake failures, such as versions that do not match
+	TLSFailed                                // other handshake failures, such as incompatible TLS versions
 	TLSRecord                                // a TLS record or message after the handshake is not valid
 	NumEvents                                // the number of bounds and client errors
 )

@@ -97,7 +97,7 @@ func (r *Recorder) record(name Name, peer, err string) {
 	b.unreported.Add(1, nil)
 }
 
-// Flush reports the events that were not reported yet.
+// Flush reports the events that have not been reported yet.
 func (r *Recorder) Flush() {
 	if r == nil {
 		return
@@ -118,7 +118,7 @@ func (r *Recorder) report(name Name, events uint64) {
 // slotAt returns the number of the slot that contains the time now.
 func (r *Recorder) slotAt(now time.Time) int { return int(now.Sub(r.start) / slotTime) }
 
-// add records an event. slot is the number of the slot for the time now.
+// add records an event. slot is the number of the slot that contains the time now.
 func (b *record) add(now time.Time, slot int, peer, err string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

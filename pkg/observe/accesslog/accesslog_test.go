@@ -389,8 +389,8 @@ func (w shared) Write(b []byte) (int, error) {
 	return w.File.Write(b)
 }
 
-// The log of the process and the spans are also written to standard output. A partial write to a pipe can end inside a
-// line, and another writer must not write before the rest of this line.
+// The log of the process and the spans are also written to standard output. A partial write to a pipe can end in the
+// middle of a line, and another writer must not write before the rest of this line.
 func TestOtherWritersDoNotSplitLines(t *testing.T) {
 	for name, blocks := range map[string]bool{"blocking pipe": true, "non-blocking pipe": false} {
 		t.Run(name, func(t *testing.T) {

@@ -21,7 +21,7 @@ const (
 	maxBytes = 1 << 20
 	maxLines = 4096
 
-	// gather is the maximum time that a line waits for further lines, which are written together. A
+	// gather is the maximum delay of a line. Lines that arrive during the delay are written together, because a
 	// separate write for each line would need more CPU time than formatting the line.
 	gather = 50 * time.Millisecond
 
@@ -92,7 +92,7 @@ func (w *writer) write(ctx context.Context, batch []byte, lines int) (lost int) 
 // writeAll writes a batch. If w is a file, the first write does not block and does not notify the Go scheduler.
 // Otherwise the scheduler would wake its monitor thread. The monitor thread would take the processor from this thread
 // during a system call of more than 20 microseconds, such as most writes to a pipe. The rest of the batch may start
-// inside a line. Therefore writeAll writes the rest before any other writer can use the file.
+// in the middle of a line. Therefore writeAll writes the rest before any other writer can use the file.
 func (w *writer) writeAll(batch []byte) (n int, err error) {
 	if w.file == nil {
 		return w.w.Write(batch)

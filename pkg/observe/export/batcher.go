@@ -50,7 +50,7 @@ type Batcher[T any] struct {
 
 	mu       sync.Mutex
 	queue    []T
-	ends     []int // index in queue after each message; empty if MaxBatch is 0
+	ends     []int // end of each queued message, as an index in queue; empty if MaxBatch is 0
 	messages int   // number of queued messages
 	writing  int   // number of messages in the batch that is being written
 	idle     bool  // the goroutine waits for a message, not for the end of a delay
@@ -97,14 +97,13 @@ func (b *Batcher[T]) fullLocked() bool {
 	return o.FullMessages > 0 && b.messages >= o.FullMessages || o.FullSize > 0 && len(b.queue) >= o.FullSize
 }
 
-// Dropped returns the number of messages that were dropped or that Write has lost.
+// Dropped returns the number of messages that were dropped by Add or lost by Write.
 func (b *Batcher[T]) Dropped() uint64 { return b.dropped.Load() }
 
-// Close writes the queued messages and stops the goroutine. Later messages are dropped. If ctx is
-// done first, Close cancels the context of Write. It then returns the cause of ctx and the number of
-// messages that were lost after the cancellation, or no error if all messages were written. If Write
-// ignores its context, Close returns one second later, and the goroutine exits when Write returns.
-// Close can be called again.
+// Close writes the queued messages and stops the goroutine. Later messages are dropped. If ctx is done first, Close
+// cancels the context of Write, and returns the cause of ctx and the number of messages that were lost after the
+// cancellation. The error is nil if no messages were lost. If Write ignores its context, Close returns one second
+// later, and the goroutine exits when Write returns. Close may be called more than once.
 func (b *Batcher[T]) Close(ctx context.Context) (lost uint64, err error) {
 	b.mu.Lock()
 	if !b.closed {
@@ -196,7 +195,8 @@ func (b *Batcher[T]) take(spare []T) (batch []T, messages int, full bool) {
 	return batch, b.writing, b.fullLocked() || b.closed && b.messages > 0
 }
 
-// release clears values so that the memory to which they refer can be freed. Bytes contain no references.
+// release clears values so that the memory to which they refer can be freed. It does not clear bytes, which contain
+// no references.
 func release[T any](values []T) {
 	if _, ok := any(values).([]byte); !ok {
 		clear(values)

@@ -118,9 +118,8 @@ func (c *connection) take() *http.ClientConn {
 	return conn
 }
 
-// linger sets SO_LINGER. With 0, closing discards unsent data. With -1, the kernel keeps unsent
-// data for minutes for each export to a collector that does not read. This data counts as container
-// memory.
+// linger sets SO_LINGER. With 0, unsent data is discarded when the connection is closed. With -1, the kernel keeps
+// unsent data for minutes after each export if the collector does not read it. This data counts as container memory.
 func (c *connection) linger(seconds int) {
 	if raw := c.raw.Load(); raw != nil {
 		_ = raw.SetLinger(seconds) // the connection may be closed

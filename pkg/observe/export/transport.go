@@ -306,7 +306,7 @@ func retryAfter(s string) time.Duration {
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
 		return min(time.Duration(n)*time.Second, maxAfter)
 	}
-	at, _ := http.ParseTime(s) // an invalid time is the zero time, which is in the past
+	at, _ := http.ParseTime(s) // if s is invalid, at is the zero time, and the result is 0
 	return min(max(time.Until(at), 0), maxAfter)
 }
 

@@ -82,7 +82,7 @@ func reason(r observation.Reason) int {
 	return placeOf[r]
 }
 
-// grpcStatuses contains the words of [observation.GRPCStatus], without the zero value.
+// grpcStatuses contains the words of all values of [observation.GRPCStatus] except the zero value.
 var grpcStatuses = func() (words []string) {
 	for s := range observation.NumGRPCStatuses - 1 {
 		words = append(words, observation.GRPCStatus(s+1).String())
@@ -115,8 +115,8 @@ var statusPlaces = func() (places [500]int) {
 	return places
 }()
 
-// otherMethod returns the index of the method _OTHER for each method. The result is used for requests that
-// would need a new series after maxMade series were created (tags.go).
+// otherMethod returns, for each element of otelMethods, the index of _OTHER. The result is used for requests
+// that would need a new series after maxMade series were created (tags.go).
 func otherMethod() []int {
 	return slices.Repeat([]int{len(otelMethods) - 1}, len(otelMethods))
 }

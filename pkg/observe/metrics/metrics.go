@@ -25,7 +25,7 @@ type Options struct {
 	Pushed  bool      // whether Metrics.Push will be called, which requires the metrics of knative-1.19 or knative-head
 	Version string    // version of the program
 	Commit  string    // commit of the source code
-	Start   time.Time // start time of the process; zero means the time of New
+	Start   time.Time // start time of the process; zero means the time of the call to New
 
 	NativeHistograms bool // whether histograms of request durations are also native histograms
 
@@ -45,11 +45,11 @@ type Options struct {
 }
 
 // Gauges contains the functions that return the values of gauges. They are called for each scrape and must be safe
-// for concurrent use. LogLinesDropped and SpansDropped may be nil. In this case, their metrics are omitted.
+// for concurrent use. If LogLinesDropped or SpansDropped is nil, its metric is omitted.
 type Gauges struct {
 	Load            func() (running, waiting int)              // number of requests in the user container and in the queue
 	OldestWaiter    func() time.Time                           // arrival time of the first request in the queue; zero if the queue is empty
-	Limit           func() (running, waiting int)              // maximum results of Load; if running is 0, there is no limit and waiting is undefined
+	Limit           func() (running, waiting int)              // maximum numbers of running and queued requests; if running is 0, there is no limit and waiting is undefined
 	Adaptive        func() (observation.LimitState, bool)      // state of an adaptive limit; false if the limit is fixed
 	Ready           func() (ready, probed bool, reason string) // result of the readiness probes, and one of NotReadyReasons if they fail; probed is false before the first result
 	AppHangs        func() bool                                // whether the status page reports that the application does not respond
@@ -180,8 +180,8 @@ func (m *Metrics) Listening(at time.Time) {
 	}
 }
 
-// Answered records the result of a readiness probe that was received at the time asked. It must be called when the
-// response is sent.
+// Answered records the result of a readiness probe. asked is the time at which the probe was received. Answered
+// must be called when the response is sent.
 func (m *Metrics) Answered(asked time.Time, ready bool) {
 	if m == nil || m.state == nil {
 		return

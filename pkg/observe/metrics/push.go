@@ -121,7 +121,7 @@ func startPush(o PushOptions, gatherer prometheus.Gatherer, send export.Sender, 
 	return p
 }
 
-// push pushes the current metrics. It returns 1 if the push failed.
+// push implements BatcherOptions.Write. It pushes the current metrics, and returns 1 if the push failed.
 func (p *Push) push(ctx context.Context, _ []struct{}, _ int) (lost int) {
 	gathered, err := p.gatherer.Gather() // returns some metrics even if there is an error
 	now := p.start.Add(time.Since(p.start))

@@ -49,7 +49,8 @@ func (r *registry) counters(name, help string, labels ...string) *prometheus.Cou
 	return v
 }
 
-// histograms adds a histogram with variable labels. The unit of buckets is the unit in name.
+// histograms adds a histogram with variable labels. buckets contains upper bounds in the unit of the observed
+// values.
 func (r *registry) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	return r.histogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 }
@@ -93,12 +94,12 @@ func (r *registry) read(kind prometheus.ValueType, name, help string, read read,
 // A read calls add for each current series of a metric. It must be safe for concurrent use.
 type read func(add func(value float64, labelValues ...string))
 
-// always returns a read for one series without labels.
+// always returns a read function that adds one series without labels.
 func always(value func() float64) read {
 	return func(add func(float64, ...string)) { add(value()) }
 }
 
-// sometimes returns a read for one series without labels. The series is absent if value returns false.
+// sometimes returns a read function that adds one series without labels, or no series if value returns false.
 func sometimes(value func() (float64, bool)) read {
 	return func(add func(float64, ...string)) {
 		if v, ok := value(); ok {

@@ -71,15 +71,15 @@ type tagTable[T any] struct {
 	words [firstNamed]string // label values of requests without a named tag
 	child func(labelValues []string) *T
 	dims  []dimension
-	few   [][]int // for each dimension, the replacement for each index if there are too many series; nil means no replacement
+	few   [][]int // for each dimension, replacement indexes that are used if there are too many series; nil means no replacement
 	parts [tagPlaces]atomic.Pointer[table[T]]
 	made  atomic.Int32 // number of series
 	named atomic.Int32 // number of series with a named tag
 }
 
-// at returns the series for a tag index and the indexes of the other label values. If a new series would exceed
-// maxNamed, the tag index tagged replaces the index of a named tag. If a new series would exceed maxMade, the
-// indexes in few also replace the other indexes.
+// at returns the series for a tag index and the indexes of the other label values. If there are already maxNamed
+// series with a named tag, at does not create another one, but uses the tag index tagged. If there are already
+// maxMade series, it also replaces the other indexes as specified in few.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
 	if t.made.Load() < maxNamed || part.known(places...) != nil {

@@ -6,7 +6,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 )
 
-// recently is the maximum age of events, such as a reached limit, that the status page and the command "why" report.
+// recently is the maximum age of the events that the status page and the command "why" report, such as a connection
+// limit that was reached.
 const recently = time.Hour
 
 // Connections describes the connections of the process and their limits.

@@ -25,7 +25,7 @@ func profiler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", recordings.limit(pprof.Profile))
 	mux.HandleFunc("GET /debug/pprof/trace", recordings.limit(pprof.Trace))
 	mux.HandleFunc("GET /debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("seconds") != "" { // the difference of two profiles, with a wait between them
+		if r.URL.Query().Get("seconds") != "" { // the difference between two profiles, recorded this number of seconds apart
 			difference(w, r)
 			return
 		}

@@ -19,15 +19,15 @@ const (
 	hangTime     = 30 * time.Second // time without a response
 	slowTime     = time.Second      // time in the application that is considered long if the usual time is not known
 
-	longFactor  = 2                      // minimum ratio of the time of a request that hangs, or of slow requests, to the longest time of other requests
+	longFactor  = 2                      // minimum ratio of the time of a pending or slow request to the longest time of other requests; the confidence is low for smaller ratios
 	firstTime   = 2 * time.Minute        // time in the application after which several requests hang although the usual time is not known
 	aloneTime   = 10 * time.Minute       // time in the application after which a request hangs although there is no other symptom
 	shortWait   = 200 * time.Millisecond // time in the application that is sufficient for most requests
-	slowFactor  = 3                      // minimum ratio of a long time in the application to the usual time
+	slowFactor  = 3                      // minimum ratio of the time of a slow request in the application to the usual time
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
-	mixShare    = 0.01                   // minimum share of the earlier requests that were as slow, if a different mix of requests can explain a high median
-	startTime   = time.Minute            // time until a probe that has never succeeded is a problem with high confidence
-	minQueued   = 200 * time.Millisecond // minimum time in the queue that is a problem (99th percentile)
+	mixShare    = 0.01                   // if at least this share of the earlier requests took about as long, a different mix of requests can explain a high median
+	startTime   = time.Minute            // time after which a probe that has never succeeded is a problem with high confidence
+	minQueued   = 200 * time.Millisecond // minimum time in the queue that is considered long
 	sameFactor  = 1.3                    // maximum ratio of two times that are considered equal
 	minHung     = 10                     // minimum number of requests without a response, if each ended in less than hangTime
 	minFailures = 3                      // minimum number of failures that are a problem
@@ -247,7 +247,7 @@ type latest struct {
 	queued       float64       // 99th percentile of the time in the queue, in milliseconds
 	waited       time.Duration // median time in the application of requests whose clients disconnected before the response; 0 if there are none
 	usual        time.Duration // median time in the application since the start; 0 if unknown
-	longest      time.Duration // longest time of a request in the application in the last five minutes; 0 if there was no response
+	longest      time.Duration // result of longestLocked
 	lastResponse time.Time     // time of the last response from the application, or the start of the process
 }
 
@@ -311,9 +311,9 @@ func lastPeriod(d time.Duration) string {
 	}
 }
 
-// onsetLocked returns the start of the last consecutive samples in which part is at least the fraction share of whole.
-// Samples without requests are skipped. It returns the zero time if the share in the newest sample is smaller. Board.mu
-// must be held.
+// onsetLocked returns the start of the last series of consecutive samples in which the ratio of part to whole is at
+// least share. Samples without requests are skipped. It returns the zero time if the ratio in the newest sample is less
+// than share. Board.mu must be held.
 func (e *evidence) onsetLocked(share float64, part, whole func(*tally) uint32) (at time.Time) {
 	b := e.board
 	for i := b.taken - 1; i >= max(0, b.taken-samples); i-- {
@@ -383,7 +383,7 @@ func checkExpiry(e *evidence) (m match, ok bool) {
 	return match{confidence: medium, since: t.NotAfter.Add(-renewal), numbers: "in " + rounded(left)}, true
 }
 
-// failureProblems contains the problem if all failures have the same reason.
+// failureProblems maps each reason to the problem that is reported if all failures have this reason.
 var failureProblems = map[observation.Reason]string{
 	observation.AppUnreachable:       "the application is unreachable",
 	observation.AppReset:             "the application closes connections or resets streams before a response is complete",
@@ -475,8 +475,8 @@ func checkHang(e *evidence) (m match, ok bool) {
 }
 
 // pendingHang reports a hang if a request has waited for a response for hangTime. The confidence is low if the request
-// can be a long one, such as a long poll. It is higher if there are further symptoms, if several requests wait longer
-// than usual, or after a long time.
+// may be a long one, such as a long poll. It is higher if there are other symptoms, if several requests wait longer
+// than usual, or if the request has waited for aloneTime.
 func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) {
 	waited := e.now.Sub(app.Oldest)
 	if app.Pending == 0 || waited < hangTime {
@@ -509,9 +509,9 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 	return m, true
 }
 
-// endedHang reports a hang if requests ended without a response in the last hangTime. If requests are queued or slots are
-// held, the limit can be the reason for a small number of requests. In this case, endedHang counts the requests since the
-// last response, at most those of the last History.
+// endedHang reports a hang if requests ended without a response in the last hangTime. If requests are queued or slots
+// are held, the limit can be the reason for a small number of requests. In this case, endedHang counts all requests
+// since the last response, but at most those of the last five minutes.
 func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m match, ok bool) {
 	waited := e.waited
 	expired := app.Held.Expired.After(last) // the application has not responded to a request after the client disconnected
@@ -546,8 +546,8 @@ func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m ma
 	return m, true
 }
 
-// endedWithoutResponse returns the number of requests that ended without a response, although the application had enough
-// time. waited is the time in the application, or 0 if it is not known.
+// endedWithoutResponse returns the number of requests that ended without a response, although the application had
+// enough time. waited is the time that such requests spent in the application, or 0 if it is not known.
 func (e *evidence) endedWithoutResponse(t *tally, waited time.Duration) uint32 {
 	switch {
 	case waited > 0 && waited < e.needed(): // clients disconnect before the application can respond
@@ -572,10 +572,10 @@ func (e *evidence) longWait() time.Duration {
 // leavesEarly reports whether clients disconnect before the application can respond.
 func (e *evidence) leavesEarly() bool { return e.waited > 0 && e.waited < e.needed() }
 
-// checkUnanswered detects clients that disconnect before the response. If they disconnect within slowTime, this is only a
-// problem if the application needs more time, if they have waited much longer than other requests need, or if there is
-// no response to other requests. The confidence is higher if many clients disconnect, and the application needs more time
-// or other requests are queued.
+// checkUnanswered detects clients that disconnect before the response. If the clients waited for less than longWait,
+// this is a problem only if the application needs more time, or if there are no responses to other requests. The
+// confidence is medium if many clients disconnect and the application needs more time or other requests are queued.
+// Otherwise, it is low.
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
 	n, all, early := e.events[unanswered], e.events.requests(), e.leavesEarly()
@@ -682,8 +682,8 @@ func checkSlow(e *evidence) (m match, ok bool) {
 	return m, true
 }
 
-// slowSinceLocked returns the start of the last consecutive samples with at least the median time p50. Board.mu must
-// be held.
+// slowSinceLocked returns the start of the last series of consecutive samples whose median time is at least p50.
+// Board.mu must be held.
 func (e *evidence) slowSinceLocked(p50 time.Duration) (at time.Time) {
 	b := e.board
 	for i := b.taken - 1; i >= max(0, b.taken-samples); i-- {
@@ -697,13 +697,14 @@ func (e *evidence) slowSinceLocked(p50 time.Duration) (at time.Time) {
 	return at
 }
 
-// waitsLong reports whether requests spend more time in the queue than in the application, and at least minQueued.
+// waitsLong reports whether requests are queued, and the time in the queue is at least minQueued and not less than the
+// median time in the application.
 func (e *evidence) waitsLong() bool {
 	queued := max(inMilliseconds(e.queued), e.waitingFor)
 	return e.limit > 0 && e.waiting > 0 && queued >= max(minQueued, inMilliseconds(e.p50))
 }
 
-// slotsHeld reports whether requests of disconnected clients use at least half of the slots.
+// slotsHeld reports whether aborted requests hold at least half of the slots.
 func (e *evidence) slotsHeld() bool {
 	_, held := e.board.sources.Slots()
 	return e.limit > 0 && 2*held >= e.limit
@@ -743,13 +744,14 @@ func (e *evidence) stalledText() string {
 // actionIfHangs is the action if mayHang returns true.
 const actionIfHangs = "Check whether the application hangs."
 
-// silent reports whether no response has ended in the last rejectingSamples samples, although the application usually
-// needs less time.
+// silent reports whether the time since the last response is longer than rejectingSamples samples, and much longer than
+// the application usually needs.
 func (e *evidence) silent() bool {
 	return e.now.Sub(e.lastResponse) > max(rejectingSamples*Interval, slowFactor*e.needed())
 }
 
-// mayHang reports whether the application may hang. If responses in progress use the slots, it does not.
+// mayHang reports whether the application may hang. It returns false if there is no response only because long
+// responses use the slots.
 func (e *evidence) mayHang() bool { return e.silent() && !e.slotsInUse() }
 
 func (e *evidence) queueNumbers() string {
@@ -781,7 +783,8 @@ func checkLimit(e *evidence) (m match, ok bool) {
 	return m, full <= sameFactor*free || free == 0
 }
 
-// checkQueue detects requests that wait in the queue longer than in the application. The cause is not known.
+// checkQueue detects requests that spend more time in the queue than in the application. Unlike checkLimit, it also
+// matches if the limit is not the cause.
 func checkQueue(e *evidence) (m match, ok bool) {
 	if !e.waitsLong() {
 		return m, false
@@ -902,7 +905,7 @@ func losses(event int, noun string) func(*evidence) (match, bool) {
 	}
 }
 
-// checkClients reports that the limit on client connections was reached in the last hour.
+// checkClients detects that the limit on client connections was reached in the last hour.
 func checkClients(e *evidence) (m match, ok bool) {
 	source := e.connections.ClientsLimit
 	if m, ok = e.poolReached("client connections", &e.connections.Clients, source); ok {
@@ -911,7 +914,8 @@ func checkClients(e *evidence) (m match, ok bool) {
 	return m, ok
 }
 
-// poolReached reports that the limit on the connections in p was reached in the last hour. source determines the limit.
+// poolReached detects that the limit on the connections in p was reached in the last hour. source is the origin of the
+// limit.
 func (e *evidence) poolReached(name string, p *bound.Pool, source LimitSource) (m match, ok bool) {
 	if e.now.Sub(p.Reached) >= recently {
 		return m, false

@@ -27,7 +27,7 @@ const (
 
 	samples = int(History / Interval)
 
-	// Numbers of failures that are stored. Failures of each reason are stored separately, so that a frequent
+	// Maximum numbers of stored failures. Failures of each reason are stored separately, so that a frequent
 	// reason does not replace the failures of a rare reason.
 	lastFailures = 20
 	ofEachReason = 5
@@ -45,11 +45,11 @@ type Sources struct {
 	Settings  func() []Setting
 	Warnings  func() []string // warnings about settings
 	Readiness func() observation.Readiness
-	Check     func(context.Context) observation.Readiness // probes the user container without a change in Readiness
+	Check     func(context.Context) observation.Readiness // probes the user container, but does not change the result of Readiness
 	Load      func() (running, waiting int)
 	Waiter    func() time.Time                                 // arrival time of the first request in the queue; zero if the queue is empty
-	Slots     func() (holders []observation.Holder, held int)  // the oldest requests that hold a slot, and the number of slots whose clients have disconnected
-	App       func(long time.Duration) observation.AppRequests // counts all requests in the user container; Board calls it only if there may be a problem
+	Slots     func() (holders []observation.Holder, held int)  // the oldest requests that hold a slot, and the number of slots held for aborted requests
+	App       func(long time.Duration) observation.AppRequests // iterates over the requests in the user container; Board calls it only if there may be a problem
 	Drain     func() Drain
 	Memory    func() (used, limit int64)   // memory of requests and its budget, in bytes; limit is 0 without a budget
 	Lost      func() (lines, spans uint64) // lines of the request log and spans that were dropped
@@ -71,17 +71,17 @@ type Setting struct {
 type Drain struct {
 	Draining bool      `json:"draining"`
 	Since    time.Time `json:"since,omitzero"`    // start of the drain; zero if the drain has not started
-	Deadline time.Time `json:"deadline,omitzero"` // zero if the drain has not started, or without a deadline
+	Deadline time.Time `json:"deadline,omitzero"` // zero if the drain has not started, or if it has no deadline
 	InFlight int       `json:"inFlight"`
 	Oldest   time.Time `json:"oldest,omitzero"` // start time of the oldest request in flight; zero if there is none
 }
 
 // sample contains the requests of one interval, and the load at the end of the interval.
 //
-// P50 and P99 are percentiles of the time from the slot to the end of a request, in milliseconds. They include only
-// requests with a response from the app. QueuedP99 is a percentile of the time in the queue, also of requests that left
-// the queue without a slot. A percentile without requests is 0. Upgraded connections are excluded, because their duration
-// does not depend on the load.
+// P50 and P99 are percentiles of the time from when a request gets a slot until it ends, in milliseconds. They include
+// only requests with a response from the app. QueuedP99 is a percentile of the time in the queue, in milliseconds. It
+// also includes requests that left the queue without a slot. A percentile is 0 if there are no such requests. Upgraded
+// connections are excluded, because their duration does not depend on the load.
 type sample struct {
 	Running   int     `json:"running"`
 	Waiting   int     `json:"waiting"`
@@ -106,7 +106,7 @@ type failure struct {
 	Detail string    `json:"detail,omitempty"`
 
 	number     uint64 // sequence number
-	unanswered bool   // the client disconnected while the application had the complete request
+	unanswered bool   // result of isUnanswered
 }
 
 // request returns the method and the path for display.
@@ -118,7 +118,7 @@ type report struct {
 	Namespace string                  `json:"namespace"`
 	Ready     bool                    `json:"ready"` // the user container is ready and the pod is not draining
 	Reason    string                  `json:"reason,omitempty"`
-	Unprobed  bool                    `json:"unprobed,omitempty"` // no probe has a result, so that the readiness is not known
+	Unprobed  bool                    `json:"unprobed,omitempty"` // no probe has a result, so the readiness is unknown
 	Problem   string                  `json:"problem,omitempty"`  // the first of Problems
 	Problems  []problem               `json:"problems,omitempty"` // current problems, the cause first
 	Readiness observation.Readiness   `json:"readiness"`
@@ -129,10 +129,10 @@ type report struct {
 	Depth     int                     `json:"depth"`
 	Adaptive  *observation.LimitState `json:"adaptive,omitempty"` // absent if the limit is fixed
 	Totals    totals                  `json:"totals"`
-	AppErrors uint64                  `json:"appErrors"` // responses from the app that are errors, since the start; Totals includes them as "ok"
+	AppErrors uint64                  `json:"appErrors"` // number of error responses from the app since the start; Totals counts them as "ok"
 	Latest    summary                 `json:"latest"`
 	Slots     []observation.Holder    `json:"slots"`            // the oldest requests that hold a slot
-	Held      int                     `json:"held"`             // slots whose clients have disconnected
+	Held      int                     `json:"held"`             // number of slots held for aborted requests
 	Bounds    []bound.State           `json:"bounds,omitempty"` // bounds with events, sorted by the count of the last hour
 	Warnings  []string                `json:"warnings,omitempty"`
 
@@ -182,7 +182,7 @@ var problems = [...]string{NotHTTP, NotListening}
 // A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [interrupted + 1]atomic.Uint64 // events since the start; the indexes are the first indexes of a tally
+	ended   [interrupted + 1]atomic.Uint64 // numbers of events since the start, with the same indexes as in a tally
 	took    histogram                      // time of requests in the app
 	queued  histogram                      // time of requests in the queue
 	waited  histogram                      // time in the app of requests whose clients disconnected before the response
@@ -197,16 +197,16 @@ type Board struct {
 	history  [samples]sample
 	times    [samples]narrow    // times of requests in the app, for each sample
 	queues   [samples]narrow    // times of requests in the queue, for each sample
-	waits    [samples]float64   // medians of waited in milliseconds, for each sample; 0 if there are none
+	waits    [samples]float64   // median of waited in milliseconds, for each sample; 0 if there are no values
 	past     [samples + 1]tally // total numbers of events at the times of the last samples
 	taken    int                // number of samples since the start
 	noted    uint64             // number of failures since the start
 	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
 	baseline [numBuckets]uint64 // times of requests in the app since the start, excluding recent and the periods in which the app was slow
 	recent   [2]counts          // times of the newest samples (see addTimesLocked)
-	all      [numBuckets]uint64 // times of requests in the app since the start, without the requests of a hang
+	all      [numBuckets]uint64 // times of requests in the app since the start, excluding the periods in which the app hung
 
-	lastResponse time.Time   // time of the last sample with responses from the app, or of New
+	lastResponse time.Time   // time of the last sample with responses from the app, or of the call to New if there is no such sample
 	unready      []time.Time // times at which the user container became unready; the oldest time is first
 
 	last ring
@@ -219,7 +219,8 @@ func New(s Sources) *Board {
 }
 
 // Observe records a completed request. For a successful request, it does three atomic additions and does not
-// allocate. Kubelet probes are not counted, so that a successful probe does not hide an application without responses.
+// allocate. Kubelet probes are not counted, so that a successful probe does not hide an application that does not
+// respond to clients.
 func (b *Board) Observe(o *observation.Observation) {
 	if !counted(o) {
 		if o.Kind == observation.KubeletRequest && o.Reason == observation.OK {
@@ -269,8 +270,7 @@ func leftQueue(o *observation.Observation) bool {
 	return false
 }
 
-// isUnanswered reports whether the client disconnected while the application had the complete request, and before the
-// response began.
+// isUnanswered reports whether the client disconnected while it waited for the application to respond.
 func isUnanswered(o *observation.Observation) bool {
 	return o.Reason == observation.ClientGone && !o.Begun && !o.Uploading && !o.Slot.IsZero()
 }
@@ -576,7 +576,7 @@ func (h *histogram) take() (c counts) {
 	return c
 }
 
-// narrow contains counts with less memory. The maximum count in a bucket is 65535.
+// narrow stores counts with 16 bits each. Higher counts are stored as 65535.
 type narrow [numBuckets]uint16
 
 func (c *counts) narrow() (n narrow) {

@@ -449,8 +449,8 @@ func TestWhyFromOtherServerReturnsAddress(t *testing.T) {
 	}
 }
 
-// A TCP probe of a port with another protocol succeeds, so that the pod is ready although all requests fail. After
-// one HTTP response, the port is assumed to support HTTP.
+// A TCP probe of a port with another protocol succeeds, so the pod is ready although all requests fail. After one
+// HTTP response, the port is assumed to support HTTP.
 func TestResponsesWithoutHTTPAreProblem(t *testing.T) {
 	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	harness.Equal(t, b.snapshot().Problem, "", "problem without requests")

@@ -16,7 +16,7 @@ type tally [numEvents]uint32
 const (
 	appErrors   = int(observation.NumReasons) + iota // complete responses from the app that are errors; they are not counted as OK
 	unanswered                                       // requests with a slot whose clients disconnected before the response; also counted as ClientGone
-	noResponse                                       // requests that got a slot, and ended after slowTime because of a timeout or a disconnect before the response; also counted by reason
+	noResponse                                       // requests with a slot that took at least slowTime, and ended before the response because of a timeout or a disconnect; also counted by reason
 	interrupted                                      // responses from the app that began and are not complete; also counted by reason
 	lostLines                                        // lines of the request log that were dropped
 	lostSpans                                        // spans that were dropped
@@ -53,7 +53,7 @@ func (b *Board) tally() (t tally) {
 	return t
 }
 
-// eventsLocked returns the events of the last n samples, and since the last sample. Board.mu must be held.
+// eventsLocked returns the events of the last n samples and of the current interval. Board.mu must be held.
 func (e *evidence) eventsLocked(n int) tally {
 	b, t := e.board, e.total
 	if b.taken > n {
@@ -83,8 +83,8 @@ func (b *Board) usualLocked() time.Duration {
 // recentSamples is the minimum number of samples after which the times of requests are added to the baseline.
 const recentSamples = 30
 
-// addTimesLocked adds the times of the last sample to recent, and older times from recent to the baseline. If the
-// application becomes slow, the baseline therefore does not contain its first slow requests. b.mu must be held.
+// addTimesLocked adds the times of the last sample to recent, and moves older times from recent to the baseline. If
+// the application becomes slow, the first slow requests are therefore not in the baseline. b.mu must be held.
 func (b *Board) addTimesLocked(times *counts) {
 	for i, n := range times {
 		b.recent[0][i] += n
@@ -114,8 +114,8 @@ func (b *Board) mayBeMixLocked(p50, p99 time.Duration) bool {
 	return all < minUsual || float64(near) >= mixShare*float64(all) && p99 < longFactor*inMilliseconds(percentile(b.baseline[:], 0.99))
 }
 
-// longestLocked returns the longest time of a request in the app in the last five minutes, or 0 if there was no response.
-// b.mu must be held.
+// longestLocked returns the longest time of a request in the app in the last five minutes, or 0 if there was no
+// response. It ignores the slowest 1 % of the requests in each sample. b.mu must be held.
 func (b *Board) longestLocked() time.Duration {
 	longest := 0.0
 	for i := max(0, b.taken-samples); i < b.taken; i++ {
@@ -179,8 +179,8 @@ func (w *weighted) add(value float64, weight uint32) {
 	}
 }
 
-// percentile returns the smallest value for which this value and all smaller values have at least the given share of
-// the weight. It returns 0 without values.
+// percentile returns the smallest value v for which the values up to v have at least the given share of the total
+// weight. It returns 0 if the list is empty.
 func (w weighted) percentile(share float64) float64 {
 	slices.SortFunc(w, func(a, b weightedValue) int { return cmp.Compare(a.value, b.value) })
 	var all, seen float64

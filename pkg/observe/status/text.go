@@ -222,8 +222,8 @@ func (s *snapshot) slotsText() (all []string) {
 	return all
 }
 
-// phaseText returns the phase of a request with a slot as text. It replaces "waiting", which users could understand
-// as waiting in the queue.
+// phaseText returns the phase of a request with a slot as text. It replaces "waiting", which could be understood as
+// waiting in the queue.
 func phaseText(phase string) string {
 	switch phase {
 	case observation.Dialling.String():

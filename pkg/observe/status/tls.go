@@ -88,8 +88,8 @@ func (t *TLS) describe(now time.Time) {
 	t.Text = b.String()
 }
 
-// inUse returns the part of Text that the numbers of a problem do not contain. It is "" if clients reject the
-// certificate, or if there is an error and no certificate.
+// inUse returns Text without the parts that the numbers of the TLS problem contain. It returns "" if clients
+// reject the certificate, or if there is an error and no certificate.
 func (t *TLS) inUse() string {
 	if t.Validity == certificateExpired || t.Validity == certificateNotYetValid || t.Validity == "" && t.Error != "" {
 		return ""
@@ -97,7 +97,7 @@ func (t *TLS) inUse() string {
 	return strings.TrimSuffix(t.Text, t.errorText())
 }
 
-// errorText returns the end of Text that contains the error, or "" without an error.
+// errorText returns the error as the last part of Text, or "" if there is no error.
 func (t *TLS) errorText() string {
 	if t.Error == "" {
 		return ""

@@ -59,8 +59,8 @@ func get(ctx context.Context, client *http.Client, address string) (s snapshot, 
 	return s, nil
 }
 
-// reasons returns the number of failures of each reason, such as ": 20 queue-full, 1 app-garbage". The reasons are
-// sorted by frequency.
+// reasons returns the number of failures of each reason as text, such as ": 20 queue-full, 1 app-garbage". The
+// reasons are sorted by frequency.
 func (t totals) reasons() string {
 	words := slices.DeleteFunc(slices.Collect(maps.Keys(t)), func(word string) bool { return word == observation.OK.String() })
 	slices.SortFunc(words, func(a, b string) int { return cmp.Or(cmp.Compare(t[b], t[a]), cmp.Compare(a, b)) })

@@ -315,24 +315,24 @@ func TestExportedSpansHaveParents(t *testing.T) {
 				harness.NoError(t, err, "New")
 				r := tracer.Begin(carrying(p.in))
 				r.Enter(observation.Dialling)
-				id, told := strings.Clone(r.ID()), strings.Clone(onwards(r, p.in).Get("Traceparent")[spanAt:spanEnd])
+				id, received := strings.Clone(r.ID()), strings.Clone(onwards(r, p.in).Get("Traceparent")[spanAt:spanEnd])
 				r.Enter(observation.Streaming)
 				request := httptest.NewRequest("GET", "http://app.example.com:81/a%20b?secret=1", nil)
 				request.Header.Set("User-Agent", "curl/8")
 				r.End(observe(request))
 				harness.NoError(t, tracer.Close(t.Context()), "Close")
 				harness.Equal(t, tracer.Dropped(), 0, "dropped")
-				wantTheThreeSpans(t, c.got(), id, p.parent, told)
+				wantTheThreeSpans(t, c.got(), id, p.parent, received)
 				harness.Equal(t, len(c.header["X-Token"]), 1, "X-Token in the header of exports", c.header)
 			})
 		}
 	}
 }
 
-// wantTheThreeSpans checks the spans of a request. They must have the trace ID id, and the parent of
-// the server span must be parent. The app span must have the ID told, which the user container
-// received.
-func wantTheThreeSpans(t *testing.T, spans []span, id, parent, told string) {
+// wantTheThreeSpans checks the spans of a request. They must have the trace ID id, and the parent of the
+// server span must be parent. received is the span ID that the user container received. It must be the
+// ID of the app span.
+func wantTheThreeSpans(t *testing.T, spans []span, id, parent, received string) {
 	t.Helper()
 	if len(spans) != 3 {
 		t.Fatalf("spans: got %+v, want 3", spans)
@@ -342,7 +342,7 @@ func wantTheThreeSpans(t *testing.T, spans []span, id, parent, told string) {
 		harness.Equal(t, s.trace, id, s.name, "trace")
 	}
 	harness.Equal(t, []string{server.parent, wait.parent, app.parent}, []string{parent, server.id, server.id}, "parents")
-	harness.Equal(t, told, app.id, "the user container's parent")
+	harness.Equal(t, received, app.id, "the user container's parent")
 	harness.Equal(t, []string{server.name, wait.name, app.name}, []string{"GET", waitName, "HTTP GET"}, "names")
 	harness.Equal(t, server.kind+" "+app.kind, "SERVER CLIENT", "kinds")
 	harness.Equal(t, app.events, []string{"first byte"}, "events")

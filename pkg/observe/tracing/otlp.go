@@ -286,8 +286,8 @@ func appendJSONAttributes(b []byte, all attributes) []byte {
 	return append(b, ']')
 }
 
-// separator returns the string before the element i of a list: start before the first element, and a
-// comma before the others.
+// separator returns the string before element i of a list. It is start before the first element, and a
+// comma before the other elements.
 func separator(i int, start string) string {
 	if i == 0 {
 		return start

@@ -46,9 +46,9 @@ func (r *Trace) exportSpans(o *observation.Observation) {
 	r.export(r.method.span, trace.SpanKindServer, r.server, r.began, end)
 }
 
-// export exports the span in the record, and resets the record for the next span of the request. The parent
-// of the server span is the span of the client, which is zero if the client sent no span ID. The parent of the
-// other spans is the server span.
+// export exports the span in the record, and resets the record for the next span of the request. The parent of
+// the server span is the span whose ID the client sent. If the client sent no span ID, the server span has no
+// parent. The parent of the other spans is the server span.
 func (r *Trace) export(name string, kind int, id trace.SpanID, start, end time.Time) {
 	s := &r.record.span
 	s.Name, s.SpanKind, s.StartTime, s.EndTime = name, kind, start, end
@@ -100,8 +100,8 @@ const otherMethod = "_OTHER"
 // known contains the methods that appear by name in spans.
 var known = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY"}
 
-// methodOf returns the names of the HTTP method m. Only the field original references m, which is memory of an
-// engine.
+// methodOf returns the names of the HTTP method m. Only the field original references the memory of m, which
+// belongs to the engine.
 func methodOf(m string) method {
 	if i := slices.Index(known[:], m); i >= 0 {
 		return method{span: known[i], attribute: known[i]}
@@ -271,9 +271,9 @@ func isStateKey(key string) bool {
 	return isStateName(tenant, 241) && isStateName(system, 14) && system[0] > '9'
 }
 
-// isStateName reports whether s has 1 to longest valid characters and begins with a letter or a
-// digit.
-func isStateName(s string, longest int) bool {
+// isStateName reports whether s begins with a letter or a digit, contains only valid characters, and has at
+// most limit bytes.
+func isStateName(s string, limit int) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
 		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
@@ -282,10 +282,10 @@ func isStateName(s string, longest int) bool {
 			return false
 		}
 	}
-	return s != "" && len(s) <= longest
+	return s != "" && len(s) <= limit
 }
 
-// isStateValue reports whether value, which is trimmed, is a valid tracestate value. A valid value
+// isStateValue reports whether value is a valid tracestate value. The caller must trim value. A valid value
 // contains only printable ASCII characters except comma and equals sign (W3C Trace Context 3.3.1.2.2).
 func isStateValue(value string) bool {
 	for i := range len(value) {
