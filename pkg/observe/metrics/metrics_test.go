@@ -177,7 +177,7 @@ func TestStateIsReadDuringScrape(t *testing.T) {
 			`queue_proxy_concurrency_limit_reason{reason="steady"}`: "1", `queue_proxy_advised_concurrency_limit`: "4",
 			"queue_proxy_ready": "0", `queue_proxy_not_ready_reason{reason="refused"}`: "1", "queue_proxy_draining": "1", "queue_proxy_tls_certificate_expiry_timestamp_seconds": "1.9e+09",
 			"queue_proxy_tls_certificate_not_before_timestamp_seconds": "1.8e+09",
-			"queue_proxy_log_lines_dropped_total": "7", "queue_proxy_spans_dropped_total": "8",
+			"queue_proxy_log_lines_dropped_total":                      "7", "queue_proxy_spans_dropped_total": "8",
 			`queue_proxy_build_info{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
 		}
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
