@@ -34,11 +34,11 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 		state.ExpectBody()
 	}
 	x.canceler.Watch(state)
-	speaks, err := x.server.app.SpeaksH2(x, x.canceler)
+	supported, err := x.server.app.SupportsH2(x, x.canceler)
 	switch {
 	case err != nil:
 		return transport.Result{Err: x.cause(x.canceler.Abortable(nil), err)}
-	case speaks:
+	case supported:
 		return x.relay.forward(state)
 	}
 	return x.forwardH1(state)

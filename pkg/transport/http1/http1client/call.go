@@ -193,7 +193,7 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 	if err := conn.send(c); err != nil {
 		return nil, true, &transport.Error{Fault: transport.FaultReset, Err: err}
 	}
-	h1 := a.speech.http1()
+	h1 := a.versions.http1()
 	switch {
 	case c.Body == nil:
 	case c.Expect100:
@@ -216,8 +216,8 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 				continue
 			}
 			if isSettings(conn.buffered()) {
-				a.speech.learnH1(false)
-				err = errSpeaksH2
+				a.versions.setH1(false)
+				err = errHTTP2Response
 			}
 			return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: err}
 		}
@@ -253,13 +253,13 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 func (c *Call) final(a *App, conn *clientConn, n int) (*Response, bool, error) {
 	r := &conn.response
 	if r.Head.Status == 101 && !c.Request.Upgrade {
-		return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: errNotAsked}
+		return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: errUnexpectedSwitch}
 	}
 	if _, ok := wire.Find(r.Head.Fields, transport.Upgrade); r.Head.Status == 101 && !ok { // RFC 9110 section 15.2.2
 		return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: errNoUpgrade}
 	}
-	if a.speech.http1() != yes {
-		a.speech.learnH1(true)
+	if a.versions.http1() != yes {
+		a.versions.setH1(true)
 	}
 	conn.r += n
 	r.call, r.app, r.conn = c, a, conn
@@ -296,7 +296,7 @@ func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) boo
 		ctx, cancel := canceler.Context()
 		defer cancel()
 		defer canceler.Abortable(nil)
-		only, err := a.speaksOnlyH2(ctx)
+		only, err := a.supportsOnlyH2(ctx)
 		return err == nil && only
 	}
 	return e.Fault == transport.FaultGarbage && a.OnlyH2()

@@ -56,7 +56,7 @@ type clientConn struct {
 	// The following fields are used while a request is written.
 	room          *[]byte // pooled buffer; the backing array of head
 	head, content []byte  // content is the part of the body that does not fit into room after head
-	call          *Call   // the call whose head is charged to the memory budget
+	call          *Call   // the call to which the memory of head is charged; nil if there is none
 
 	// The following fields are the arguments and results of functions that are passed to raw. They are stored here to
 	// avoid allocations.
@@ -231,9 +231,9 @@ func (c *clientConn) sendOrRead(fd uintptr) (done bool) {
 	if c.err != nil && c.reused {
 		return true
 	}
-	// Read if input may already have arrived: Silent was not called for a new connection, and after a write error, the
-	// user container may have sent a response.
-	return (!c.reused || c.err != nil) && c.tryRead(fd)
+	// Input may already have arrived on a new connection, for which Silent was not called. After a write error, it may
+	// contain a response.
+	return !c.reused && c.tryRead(fd)
 }
 
 // tryRead reads available input. If no input is available, it releases an empty buffer and returns false.

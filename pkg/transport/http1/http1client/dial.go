@@ -71,7 +71,7 @@ type App struct {
 	waiters list.List     // elements of type *waiter in FIFO order
 	full    time.Time     // see bound.Pool.Reached
 
-	speech speech
+	versions versions
 
 	sendsBodyToHEAD atomic.Bool // the user container has sent a body in response to HEAD; see putWhenSilent
 }
@@ -256,7 +256,7 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 		fault := transport.FaultLocal
 		if !isLocal(first) {
 			fault = transport.FaultUnreachable
-			a.speech.forget()
+			a.versions.forget()
 		}
 		if fault == transport.FaultUnreachable && !refused(first) || !time.Now().Add(dialAgain).Before(end) {
 			return nil, &transport.Error{Fault: fault, Err: first}
