@@ -117,7 +117,7 @@ const noTable = 0x20
 func staticIndex(name string) int {
 	row := staticNames[min(len(name), len(staticNames)-1)]
 	for i := range row {
-		// Most names of the same length differ in the last byte. The first comparison saves most calls of the second.
+		// Compare the last bytes first, because they are different in most names of the same length.
 		if s := &row[i]; s.name[len(name)-1] == name[len(name)-1] && s.name == name {
 			return s.index
 		}

@@ -13,7 +13,7 @@ type Stream struct {
 	id   uint32
 
 	events sync.Mutex // held while a method of the owner runs
-	owner  Owner      // receives the events; nil after Release; guarded by events
+	owner  Owner      // nil after Release; guarded by events
 
 	taken    int  // value of Conn.takes when the header block of a client's stream was added to the output
 	answered bool // the header section of the final response was received; owned by the reader goroutine
