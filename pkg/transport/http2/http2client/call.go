@@ -45,7 +45,7 @@ type Call struct {
 
 	headSize   int // size in bytes of the final response's header section (RFC 9113 section 6.5.2)
 	headMemory netconn.HeadMemory
-	waiting    int // number of bytes charged to Memory for infos and for a long header section; guarded by mu
+	waiting    int // number of bytes charged to Memory for infos and for the long header section of the final response; guarded by mu
 }
 
 // Response is the final response to a [Call]. It is valid until Close is called.
@@ -292,8 +292,8 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// take returns received content. If there is none, it returns the number of bytes to credit for the content that was
-// returned before, and the error of Next. c.mu must be held.
+// take returns received content. If there is none, it returns the error for Next, and the number of bytes that the caller
+// must credit because earlier calls returned them. c.mu must be held.
 func (c *Call) take() (data []byte, credit int, err error) {
 	if c.w > c.r && !c.aborted {
 		data = c.held[c.r:c.w]

@@ -45,7 +45,7 @@ func (q *queue) remove(w *waiter) {
 // fail removes the requests for which match returns true. Their calls to Open return err.
 func (q *queue) fail(err error, match func(*waiter) bool) {
 	var next *list.Element
-	// Iterate from the back, so that a request that must fail is not woken as the first request.
+	// Iterate from the back. Otherwise the removal of the first request could wake a request that must also fail.
 	for e := q.waiters.Back(); e != nil; e = next {
 		next = e.Prev()
 		if w := e.Value.(*waiter); match(w) {
