@@ -362,7 +362,7 @@ func trailerFault(h *http2conn.Head) wire.Word {
 
 // Data implements http2conn.Owner.
 func (f *fromClient) Data(by *http2conn.Conn, p []byte, n int, end bool) {
-	f.body.come(by, p, n, end)
+	f.body.add(by, p, n, end)
 }
 
 // Failed implements http2conn.Owner. It sets gone first, because the goroutines that it wakes check gone.
