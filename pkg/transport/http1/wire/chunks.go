@@ -140,7 +140,7 @@ func (c *Chunks) step(b byte) chunkState {
 			return trailerStart
 		}
 		c.digits = 0
-		credit := c.left - 1 // one byte less, so that a body never reaches the limit of net/http before this limit
+		credit := c.left - 1 // one byte less, so that a body reaches this limit before the limit of net/http
 		if c.Lenient {
 			credit += freeExtension
 		}

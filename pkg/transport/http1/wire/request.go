@@ -116,7 +116,7 @@ func (r *Request) parse(b []byte) (n int, refused *Error) {
 	if !resumed {
 		if !r.findLine(b) {
 			if r.begin < len(b) && b[r.begin] != '\r' && !transport.IsTokenChar(b[r.begin]) {
-				return 0, Refuse(WordRequestLine) // for example a TLS ClientHello, in which a LF may never arrive
+				return 0, Refuse(WordRequestLine) // for example a TLS ClientHello, in which an LF may never arrive
 			}
 			return 0, nil
 		}

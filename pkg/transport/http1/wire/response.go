@@ -54,7 +54,7 @@ type Response struct {
 //     that this package interprets is an error.
 //   - All lines after some line end in LF without CR (RFC 9112 section 2.2). CGI programs write such lines after
 //     the status line of their server. A CRLF after such a line is an error, because it can be the result of
-//     response splitting. Close is set, because an attacker may have inserted a LF into a value.
+//     response splitting. Close is set, because an attacker may have inserted an LF into a value.
 func (r *Response) Parse(b []byte) (n int, err error) {
 	empty := 0
 	if r.continued {
