@@ -33,9 +33,9 @@ func (x *exchange) endInterim() {
 	x.interim.expected = false
 }
 
-// sayContinue sends a 100 response if the client waits for it, no 100 response was sent, and the final response has not
+// sendContinue sends a 100 response if the client waits for it, no 100 response was sent, and the final response has not
 // begun.
-func (x *exchange) sayContinue() error {
+func (x *exchange) sendContinue() error {
 	i := &x.interim
 	i.mu.Lock()
 	defer i.mu.Unlock()
