@@ -21,7 +21,7 @@ type body struct {
 
 	mu         sync.Mutex
 	arrived    chan struct{} // holds a signal for Read and awaitEnd after a field guarded by mu was changed
-	data       []byte        // received content that was not read yet
+	data       []byte        // received content that has not been read yet
 	uncredited int           // number of bytes to credit to the client after all of data was read
 	n          int64         // number of received bytes
 	length     int64         // value of Content-Length; -1 if absent
@@ -65,8 +65,8 @@ func (b *body) begin(length int64, end bool) {
 	}
 }
 
-// charge charges the capacity of data and the content that waits for the user container to the memory budget. A capacity
-// of at most dataKept is already included in requestBytes. b.mu must be held.
+// charge charges the capacity of data and the content that waits for the user container to the memory budget. A
+// capacity of at most dataKept is already included in requestBytes. b.mu must be held.
 func (b *body) charge() {
 	n := cap(b.data)
 	if n <= dataKept {
@@ -179,8 +179,8 @@ func (b *body) await() {
 	}
 }
 
-// credit allows the client to send n more bytes (RFC 9113 section 5.2). Content is credited only after it was read, sent
-// or discarded, so a body contains at most one window of unread content.
+// credit allows the client to send n more bytes (RFC 9113 section 5.2). Content is credited only after it was read,
+// sent or discarded, so a body contains at most one window of unread content.
 func (b *body) credit(by *http2conn.Conn, n int) {
 	if b.x.stream.Credit(n) {
 		by.FlushLater(b.x.conn.Conn)
@@ -280,14 +280,14 @@ func (b *body) awaitEnd() {
 	}
 }
 
-// take moves received content to p. n is the number of bytes, and uncredited is the number of bytes that the caller must
-// credit to the client.
+// take moves received content to p. n is the number of bytes, and uncredited is the number of bytes that the caller
+// must credit to the client.
 func (b *body) take(p []byte) (n, uncredited int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	data := b.data
 	if b.length > 0 && b.n == b.length && !b.end && b.err == nil {
-		data = data[:max(len(data)-1, 0)] // for the reason given at awaitEnd, keep the last byte until END_STREAM
+		data = data[:max(len(data)-1, 0)] // keep the last byte until END_STREAM arrives; see awaitEnd
 	}
 	n = copy(p, data)
 	// The content is credited in one WINDOW_UPDATE frame after all of data was read, and not after each read.
@@ -323,8 +323,8 @@ func (b *body) trail(by *http2conn.Conn, fields []wire.Field) {
 	b.signal()
 }
 
-// passTrailer ends the stream to the user container with the trailer section, or with an empty DATA frame if the trailer
-// section has no fields. b.mu must be held.
+// passTrailer ends the stream to the user container with the trailer section, or with an empty DATA frame if the
+// trailer section has no fields. b.mu must be held.
 func (b *body) passTrailer() {
 	b.x.state.GotBody(true)
 	if len(b.trailer) == 0 {

@@ -1,6 +1,6 @@
-// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads the frames of all streams of a connection. Each request is
-// served by a separate goroutine, which runs the request lifecycle of package proxy. If the user container uses HTTP/2,
-// the goroutine that reads the response from the user container also sends it to the client.
+// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads the frames of all streams of a connection. Each request
+// is served by a separate goroutine, which runs the request lifecycle of package proxy. If the user container uses
+// HTTP/2, the goroutine that reads the response from the user container also sends it to the client.
 package http2
 
 import (
@@ -56,8 +56,8 @@ func New(s rewrite.ServerSettings, handler transport.Handler, app *http1client.A
 	return server
 }
 
-// ServeConn starts a goroutine that serves a connection, closes it, and then calls place.Leave. early contains the bytes
-// that were already read from the connection. place is the entry of the connection in the connection limit.
+// ServeConn starts a goroutine that serves a connection, closes it, and then calls place.Leave. early contains the
+// bytes that were already read from the connection. place is the entry of the connection in the connection limit.
 func (s *Server) ServeConn(l *netconn.Conn, early []byte, place *netconn.Place) {
 	c := newServerConn(s, l, place)
 	c.late = s.closing()

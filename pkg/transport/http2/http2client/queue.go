@@ -2,8 +2,8 @@ package http2client
 
 import "container/list"
 
-// A waiter is a request that waits for a stream. Its fields are guarded by Client.mu. After failed is closed, err can be
-// read without the lock.
+// A waiter is a request that waits for a stream. Its fields are guarded by Client.mu. After failed is closed, err can
+// be read without the lock.
 type waiter struct {
 	dial    int           // number of the dial that was in progress when the request arrived; 0 if there was none
 	first   chan struct{} // closed when the request is the first in the queue

@@ -14,7 +14,7 @@ type barrier struct {
 	abandoned int    // number of abandoned streams that the server may still count
 	covered   int    // number of abandoned streams that were reset before the last barrier was sent
 	frame     byte   // type of the last barrier: framePing or frameSettings
-	active    bool   // the last barrier was not acknowledged yet
+	active    bool   // the last barrier has not been acknowledged yet
 	pings     uint64 // number of PING frames sent, which is the payload of the last PING frame
 	pinged    uint64 // value of Conn.received when the last PING frame was sent
 	unacked   int    // number of SETTINGS frames that the server has not acknowledged
@@ -70,7 +70,7 @@ func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	return c.ending
 }
 
-// Check sends a frame that the server must acknowledge, unless an earlier such frame was not acknowledged yet.
+// Check sends a frame that the server must acknowledge, unless an earlier such frame has not been acknowledged yet.
 func (c *Conn) Check() {
 	c.mu.Lock()
 	c.addBarrier()

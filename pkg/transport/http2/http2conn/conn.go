@@ -75,8 +75,8 @@ type Owner interface {
 	Data(by *Conn, p []byte, n int, end bool)
 
 	// Failed is called if the stream ends before it is complete. err is a *[ResetError] if the peer reset the stream,
-	// an *[Error] if the peer violated the protocol, or the error that ended the connection. It is joined with ErrUnsent if
-	// no byte of the request was written. Nothing can be sent on the stream after the call.
+	// an *[Error] if the peer violated the protocol, or the error that ended the connection. It is joined with
+	// ErrUnsent if no byte of the request was written. Nothing can be sent on the stream after the call.
 	Failed(by *Conn, err error)
 
 	// Drained is called after all pending output of the stream was added to the output of the connection. by is the
@@ -127,7 +127,7 @@ type Conn struct {
 	n                int     // number of bytes that the last read returned
 	err              error   // error of the last read
 	reading          func(fd uintptr) (done bool)
-	preface          int           // number of bytes of the client preface that were not received yet
+	preface          int           // number of bytes of the client preface that have not been received yet
 	partial          []byte        // received part of an incomplete frame
 	frameIncomplete  bool          // a frame or a header block is incomplete, and its timeout runs
 	data             dataFrame     // the DATA frame that is being received
@@ -463,7 +463,8 @@ func (c *Conn) pause() error {
 	return nil
 }
 
-// Resume causes the connection to call Handler.Full again if it is waiting because Full returned true. It does not block.
+// Resume causes the connection to call Handler.Full again if it is waiting because Full returned true. It does not
+// block.
 func (c *Conn) Resume() {
 	select {
 	case c.resume <- struct{}{}:
@@ -752,8 +753,8 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// linger writes the remaining output and then discards input, so that the peer can read the output before the connection
-// is closed. If the peer made an error, the output must be written within netconn.LingerTime. Otherwise
+// linger writes the remaining output and then discards input, so that the peer can read the output before the
+// connection is closed. If the peer made an error, the output must be written within netconn.LingerTime. Otherwise
 // Config.SendTimeout applies.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
@@ -792,8 +793,8 @@ func (c *Conn) Close(err error) {
 
 var past = time.Unix(1, 0)
 
-// GoAway starts a graceful shutdown (RFC 9113 section 6.8). It sends GOAWAY, but streams that the peer has already
-// opened or still opens are served until End is called.
+// GoAway starts a graceful shutdown (RFC 9113 section 6.8). It sends GOAWAY, but streams that the peer has opened, or
+// opens before End is called, are served.
 func (c *Conn) GoAway() {
 	c.mu.Lock()
 	if c.broken == nil && !c.ending && !c.leaving {

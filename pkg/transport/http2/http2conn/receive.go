@@ -75,8 +75,8 @@ func (c *Conn) refuseData(s *Stream) error {
 // streamError resets an open stream because the peer made an error.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
 	// The cost includes the frames by which the HEADERS frame of the stream increases the budget, because work on the
-	// request may continue after the reset. Otherwise a peer that causes resets could start more work than the limit of concurrent
-	// streams allows (CVE-2025-8671).
+	// request may continue after the reset. Otherwise a peer that causes resets could start more work than the limit of
+	// concurrent streams allows (CVE-2025-8671).
 	if err := c.countControl(1 + controlPerUseful); err != nil {
 		return err
 	}

@@ -218,7 +218,7 @@ func (c *Conn) allocateOut() {
 	}
 }
 
-// outLimit returns the length of the output, in bytes, from which additional content stays pending on its stream. It
+// outLimit returns the length of the output, in bytes, at which additional content stays pending on its stream. It
 // also limits the length of a DATA frame. If memory is scarce, the limit is less than half of the buffer size. The
 // last frame may exceed the limit, but the whole output then still fits into one buffer.
 func (c *Conn) outLimit() int {
