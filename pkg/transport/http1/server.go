@@ -82,8 +82,8 @@ func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	}
 }
 
-// start waits until the connection limit admits the connection, and serves the connection in a new goroutine. It returns
-// false if the server is shutting down.
+// start waits until the connection limit admits the connection, and serves the connection in a new goroutine. It
+// returns false if the server is shutting down.
 func (l *Server) start(nc *net.TCPConn, secure *netconn.Server) bool {
 	bytes, err := netconn.New(nc)
 	if err != nil {

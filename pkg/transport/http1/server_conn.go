@@ -16,8 +16,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// chunkRoom is the minimum space in bytes that the buffer has after the header section of a request with a chunked body.
-// The chunks are read into this space and decoded there, because the header section stays in the buffer.
+// chunkRoom is the minimum space in bytes that the buffer has after the header section of a request with a chunked
+// body. The chunks are read into this space and decoded there, because the header section stays in the buffer.
 const chunkRoom = 4 << 10
 
 // past is a time in the past. A deadline that is set to past interrupts a blocked read or write.
@@ -292,15 +292,15 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 	return 0
 }
 
-// refuse sends an error response for a rejected header section. After that, the connection is closed, because the end of
-// the rejected request is unknown.
+// refuse sends an error response for a rejected header section. After that, the connection is closed, because the end
+// of the rejected request is unknown.
 func (c *serverConn) refuse(status int) {
 	c.abandonHead()
 	c.server.proxy.Refuse(&c.exchange, status)
 }
 
-// abandonHead prepares the exchange for the response to an incomplete or invalid header section. After the response, the
-// connection is closed.
+// abandonHead prepares the exchange for the response to an incomplete or invalid header section. After the response,
+// the connection is closed.
 func (c *serverConn) abandonHead() {
 	c.refused = true
 	c.request.Abandon(c.buf[c.r:c.w])
@@ -333,8 +333,8 @@ func (c *serverConn) wait() error {
 
 var errEvicted = errors.New("idle connection closed because of the connection limit")
 
-// enterIdle marks the connection as idle. last reports whether the connection is retiring. If it is, the next read is the
-// last one, and its timeout is netconn.LastLook.
+// enterIdle marks the connection as idle. last reports whether the connection is retiring. If it is, the next read is
+// the last one, and its timeout is netconn.LastLook.
 func (c *serverConn) enterIdle() (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -557,7 +557,8 @@ func (c *serverConn) dropHead() {
 	c.exchange.head.Release()
 }
 
-// finish releases the request after its lifecycle has ended. It reports whether the connection can serve another request.
+// finish releases the request after its lifecycle has ended. It reports whether the connection can serve another
+// request.
 func (c *serverConn) finish() bool {
 	if !c.exchange.end() || c.gone.Load() {
 		return false

@@ -23,16 +23,16 @@ const (
 	// the body ends within this time, the connections of the client and of the user container can be reused.
 	lagTimeout = 20 * time.Millisecond
 	// arrivedTimeout replaces lagTimeout if the complete body has arrived from the client. It is longer because the
-	// client does not cause the delay. On a busy host, it may take longer than lagTimeout until the goroutine that sends
-	// the body runs.
+	// client does not cause the delay. On a busy host, it may take longer than lagTimeout until the goroutine that
+	// sends the body runs.
 	arrivedTimeout = time.Second
 )
 
 // past is a time in the past. A deadline that is set to past interrupts a blocked read or write.
 var past = time.Unix(1, 0)
 
-// Call sends one request to the user container over HTTP/1.1. After [Response.Close], [Response.Tunnel] or a failed call
-// to [Call.Do], [Call.Begin] prepares the Call for another request.
+// Call sends one request to the user container over HTTP/1.1. After [Response.Close], [Response.Tunnel] or a failed
+// call to [Call.Do], [Call.Begin] prepares the Call for another request.
 type Call struct {
 	rewrite.Call
 	Hold bool // store the connection in Held if Do is aborted
@@ -185,8 +185,8 @@ func (c *Call) detach() (aborted bool) {
 	return c.aborted
 }
 
-// exchange sends the request on conn and reads the header section of the final response. If exchange fails, again reports
-// whether the request can be sent again on another connection, provided that Body was not read.
+// exchange sends the request on conn and reads the header section of the final response. If exchange fails, again
+// reports whether the request can be sent again on another connection, provided that Body was not read.
 //
 //nolint:gocognit // one loop that handles all events in order
 func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err error) {

@@ -16,9 +16,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// versions stores which HTTP versions the user container supports. The versions are detected on separate connections, or
-// from responses to requests. After a failed dial, both versions are set to unknown, because the user container may have
-// been replaced.
+// versions stores which HTTP versions the user container supports. The versions are detected on separate connections,
+// or from responses to requests. After a failed dial, both versions are set to unknown, because the user container may
+// have been replaced.
 type versions struct {
 	mu        sync.Mutex    // guards detection and changes of h1 and h2
 	h1, h2    atomic.Uint32 // values of type answer
@@ -94,8 +94,8 @@ func needsH2(contentType string) bool {
 // *transport.Error if no connection can be opened, or context.Canceled.
 //
 // Some HTTP/1.1 servers, such as net/http, pass the HTTP/2 preface to their handlers. If the user container responds in
-// HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if Settings.H2C is true, or if the user container
-// recognizes the preface.
+// HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if Settings.H2C is true, or if the user
+// container recognizes the preface.
 func (a *App) SupportsH2(x transport.Exchange, canceler *transport.Canceler) (bool, error) {
 	if supported, known := a.versions.knownH2(true); known { // before needsH2, which is more expensive
 		return supported, nil
@@ -116,7 +116,8 @@ func (v *versions) knownH2(needed bool) (supported, known bool) {
 	return h2 == yes, h2 == yes || h2 == no || h2 == doubtful && !needed
 }
 
-// supportsH2 is like SupportsH2, but uses a context instead of a canceler. If ctx is canceled, it returns the cause of ctx.
+// supportsH2 is like SupportsH2, but uses a context instead of a canceler. If ctx is canceled, it returns the cause of
+// ctx.
 func (a *App) supportsH2(ctx context.Context, needed bool) (bool, error) {
 	v := &a.versions
 	v.mu.Lock()
@@ -196,9 +197,9 @@ func (a *App) detectH2(ctx context.Context, needed bool) (supported bool, err er
 }
 
 // badRequest is malformed in each version of HTTP, so that an HTTP/1.1 server responds with 400 and does not call a
-// handler. The method is not a token. The line has more than three words, because Python's http.server checks the number
-// of words before it selects a handler. The request is longer than the HTTP/2 preface, so that a server that compares
-// the input with the preface does not wait for more bytes.
+// handler. The method is not a token. The line has more than three words, because Python's http.server checks the
+// number of words before it selects a handler. The request is longer than the HTTP/2 preface, so that a server that
+// compares the input with the preface does not wait for more bytes.
 const badRequest = "@ @ queue-proxy protocol detection HTTP/1.1\r\n\r\n"
 
 // reply is the protocol of the response to a bad request.
@@ -274,14 +275,14 @@ func isSilent(c net.Conn) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// supportsOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. If the result is true,
-// the user container cannot have processed an HTTP/1.1 request. The error is a *transport.Error if no connection can be
-// opened, or the cause of the context.
+// supportsOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. If the result is
+// true, the user container cannot have processed an HTTP/1.1 request. The error is a *transport.Error if no connection
+// can be opened, or the cause of the context.
 //
 // supportsOnlyH2 first sends a bad request. A response in HTTP/1.1 or in HTTP/2 shows the result. If the user container
-// closes the connection without a response, it supports only HTTP/2, or it is about to exit. To distinguish these cases,
-// supportsOnlyH2 opens an HTTP/2 connection and sends another bad request. After that, the user container must still
-// accept a new connection, and the HTTP/2 connection must still work.
+// closes the connection without a response, it supports only HTTP/2, or it is about to exit. To distinguish these
+// cases, supportsOnlyH2 opens an HTTP/2 connection and sends another bad request. After that, the user container must
+// still accept a new connection, and the HTTP/2 connection must still work.
 func (a *App) supportsOnlyH2(ctx context.Context) (bool, error) {
 	if h1 := a.versions.http1(); h1 != unknown {
 		return h1 == no, nil
@@ -338,15 +339,15 @@ func (a *App) testConn(ctx context.Context, test func(net.Conn) bool) (result, s
 	return result, !result && limited.Err() != nil, nil
 }
 
-// prefaceTimeout is the maximum duration of a test in testConn. A server that supports HTTP/2 responds immediately. An HTTP/1.1 server may
-// wait for the rest of the request.
+// prefaceTimeout is the maximum duration of a test in testConn. A server that supports HTTP/2 responds immediately. An
+// HTTP/1.1 server may wait for the rest of the request.
 const prefaceTimeout = time.Second
 
 // confirmPreface detects HTTP/2 after the user container has closed a connection without a response to a bad request.
 // Such a user container supports only HTTP/2, or it is starting. confirmPreface therefore first sends only the first
 // line of the preface, and then bad requests on other connections. If the user container responds to a bad request in
-// HTTP/1.1, confirmPreface does not send the rest of the preface, and the result is unknown. If the user container closes
-// all connections, the result is doubtful.
+// HTTP/1.1, confirmPreface does not send the rest of the preface, and the result is unknown. If the user container
+// closes all connections, the result is doubtful.
 //
 // A grpc-go server sends its SETTINGS frame and reads the preface at the same time. It may therefore close one
 // connection without a response and respond to the next bad request in HTTP/2.
@@ -383,8 +384,8 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 	return h2, nil
 }
 
-// prefaceLine and prefaceRest are the HTTP/2 preface with an empty SETTINGS frame (RFC 9113 section 3.4). For an HTTP/1.1
-// server, prefaceLine is the request line of an incomplete request.
+// prefaceLine and prefaceRest are the HTTP/2 preface with an empty SETTINGS frame (RFC 9113 section 3.4). For an
+// HTTP/1.1 server, prefaceLine is the request line of an incomplete request.
 const (
 	prefaceLine = "PRI * HTTP/2.0\r\n"
 	prefaceRest = "\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -412,8 +413,8 @@ func skipPayload(r io.Reader, head [9]byte) bool {
 	return err == nil
 }
 
-// respondsToPing sends a PING frame (RFC 9113 section 6.7) after 20 ms, and reports whether the HTTP/2 server responds to
-// it. The server has already responded to the preface. A server that is about to exit does not respond to the PING.
+// respondsToPing sends a PING frame (RFC 9113 section 6.7) after 20 ms, and reports whether the HTTP/2 server responds
+// to it. The server has already responded to the preface. A server that is about to exit does not respond to the PING.
 func respondsToPing(c net.Conn) bool {
 	const delay = 20 * time.Millisecond
 	time.Sleep(delay)

@@ -227,8 +227,8 @@ func (t *tunnel) setDeadlines(dst, src net.Conn) {
 	}
 }
 
-// recordReset is called with the error of a read from c or a write to c. If err reports a reset, recordReset records that
-// the peer has reset the connection.
+// recordReset is called with the error of a read from c or a write to c. If err reports a reset, recordReset records
+// that the peer has reset the connection.
 func (t *tunnel) recordReset(err error, c net.Conn) {
 	switch {
 	case !errors.Is(err, syscall.ECONNRESET):
@@ -239,8 +239,8 @@ func (t *tunnel) recordReset(err error, c net.Conn) {
 	}
 }
 
-// wasReset is called after a read from c has returned io.EOF, and reports whether the peer has reset the connection. The
-// kernel reports a reset only once. If a write has already returned ECONNRESET, the next read returns io.EOF.
+// wasReset is called after a read from c has returned io.EOF, and reports whether the peer has reset the connection.
+// The kernel reports a reset only once. If a write has already returned ECONNRESET, the next read returns io.EOF.
 func (t *tunnel) wasReset(c net.Conn) bool {
 	if c != t.app {
 		return t.clientReset.Load()
