@@ -270,8 +270,8 @@ type summary struct {
 	before, chain string // X-Forwarded-For fields as one value; chain ends with the address of the client
 }
 
-// read reads all fields once. It appends the names in Connection fields to room, and returns them separately, so that the
-// caller can allocate room on its stack.
+// read reads all fields once. It appends the names in Connection fields to room, and returns them separately, so that
+// the caller can allocate room on its stack.
 func (r *Request) read(room names) (s summary, named names) {
 	original, _ := wire.Find(r.Fields, transport.OriginalHost)
 	s.original = len(original) > 0
