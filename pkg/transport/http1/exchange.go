@@ -193,10 +193,10 @@ func (x *exchange) Answer(a transport.Answer) {
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
-// endsConnection reports whether the connection must be closed after the request. This is the case if the client
-// requested it, if the method is CONNECT (the bytes after the request are not HTTP), if the pod is draining, or if
-// another connection waits because of the connection limit. If duplex is false, it is also the case if the request body
-// is incomplete. If duplex is true, the user container may still read the rest of the body during the response.
+// endsConnection reports whether the connection must be closed after the request. It returns true if the client
+// requested it, if the pod is draining, or if another connection waits because of the connection limit. It also returns
+// true for CONNECT, because the bytes after the request are not HTTP, and for an incomplete request body. If duplex is
+// true, an incomplete body is ignored, because the user container may read the rest of the body during the response.
 func (x *exchange) endsConnection(duplex bool) bool {
 	return x.request.Close || string(x.request.Method) == http.MethodConnect || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.complete()
 }

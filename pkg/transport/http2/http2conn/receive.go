@@ -50,8 +50,8 @@ func (c *Conn) beginData(head []byte) error {
 	return err
 }
 
-// isLate reports whether the peer, which is a client, may have sent a DATA frame of the given length on a closed stream
-// before it received RST_STREAM (RFC 9113 section 5.1). Such a frame is ignored.
+// isLate reports whether a client may have sent a DATA frame of the given length on a closed stream before it received
+// RST_STREAM (RFC 9113 section 5.1). Such a frame is ignored.
 func (c *Conn) isLate(length int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

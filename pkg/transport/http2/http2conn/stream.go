@@ -208,7 +208,7 @@ func (c *Conn) withTable(head *Block) []byte {
 }
 
 // SendData sends content, followed by END_STREAM if end is true. If the windows or the output buffer do not have enough
-// space, SendData copies the rest of p and returns true for waits. [Owner].Drained is called after the rest was added
+// space, SendData copies the rest of p, and waits is true. [Owner].Drained is called after the rest was added
 // to the output. SendData returns ErrGone if the stream or this side of the stream has ended.
 func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	c := s.conn
