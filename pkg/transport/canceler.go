@@ -90,11 +90,11 @@ func (a *Canceler) Notify() {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.look()
+	a.abortExpired()
 }
 
-// look aborts the running Forward if the request must end. a.mu must be held.
-func (a *Canceler) look() {
+// abortExpired aborts the running Forward if the request must end. a.mu must be held.
+func (a *Canceler) abortExpired() {
 	if a.abort == nil || a.killed != nil {
 		return
 	}
@@ -110,7 +110,7 @@ func (a *Canceler) Abortable(abort func()) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.abort = abort
-	a.look()
+	a.abortExpired()
 	return a.killed
 }
 

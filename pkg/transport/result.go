@@ -20,8 +20,8 @@ type Result struct {
 // Held is an exchange with the user container that was aborted before its response began. [State.Holds] reports
 // whether an engine must return it in [Result].
 type Held interface {
-	// Wait cancels the request as far as the protocol allows it. It returns when the user container has responded
-	// or has closed the connection, or after the duration most. answered reports whether the user container has
+	// Wait cancels the request as far as the protocol allows. It returns when the user container has responded or
+	// has closed the connection, or when the timeout expires. answered reports whether the user container has
 	// responded. Wait is called once, possibly after Serve has returned.
-	Wait(most time.Duration) (answered bool)
+	Wait(timeout time.Duration) (answered bool)
 }

@@ -330,7 +330,7 @@ func (x *exchange) refuse(q *rewrite.Request) error {
 func (x *exchange) send(call *rewrite.Call) (rewrite.Response, *wire.Response, error) {
 	h2, err := false, error(nil)
 	if x.isH2() {
-		h2, err = x.app.SpeaksH2(x, x.canceler)
+		h2, err = x.app.SupportsH2(x, x.canceler)
 	}
 	if err != nil {
 		return nil, nil, err

@@ -18,7 +18,7 @@ func (c *serverConn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c
 //
 //go:noinline
 func (c *serverConn) recordLateHead(err error) {
-	if !c.owing || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if !c.headStarted || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
 	}
 	c.mu.Lock()
@@ -33,7 +33,7 @@ func (c *serverConn) recordLateHead(err error) {
 	}
 }
 
-// endForward completes the result of Forward. It releases the memory that reserve has added. If the client exceeded a
+// endForward completes the result of Forward. It releases the memory that reserve charged. If the client exceeded a
 // bound, endForward also records this bound.
 func (x *exchange) endForward(result *transport.Result) {
 	x.call.Release()

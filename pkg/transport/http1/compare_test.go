@@ -54,10 +54,10 @@ import (
 type scripted struct {
 	app *harness.App
 
-	mu      sync.Mutex
-	answers []string
-	asked   []string // complete requests, normalized for comparison
-	bad     []string // input that the strict parser rejects
+	mu       sync.Mutex
+	answers  []string
+	requests []string // complete requests, normalized for comparison
+	bad      []string // input that the strict parser rejects
 }
 
 func newScripted(t testing.TB) *scripted {
@@ -83,8 +83,8 @@ func (s *scripted) serve(conn *harness.AppConn) {
 			s.mu.Unlock()
 			return
 		}
-		text := s.answers[len(s.asked)%len(s.answers)]
-		s.asked = append(s.asked, asRequest(m))
+		text := s.answers[len(s.requests)%len(s.answers)]
+		s.requests = append(s.requests, asRequest(m))
 		s.mu.Unlock()
 		conn.Send(text)
 		if method, _, _ := strings.Cut(m.Start, " "); !endsItself(text, method) {
@@ -133,14 +133,14 @@ func endsItself(text, method string) bool {
 func (s *scripted) script(answers []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.answers, s.asked, s.bad = answers, nil, nil
+	s.answers, s.requests, s.bad = answers, nil, nil
 }
 
-// took returns the requests since the last call to script.
-func (s *scripted) took() (asked, bad []string) {
+// records returns the requests and the rejected input since the last call to script.
+func (s *scripted) records() (requests, bad []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked, s.bad
+	return s.requests, s.bad
 }
 
 // asRequest returns all properties of a request that must be equal.
@@ -392,8 +392,8 @@ func hasBody(b []byte) bool {
 	return q.Chunked || q.ContentLength > 0
 }
 
-// heard sends the bytes of a client to server and returns the responses.
-func (s *script) heard(t testing.TB, server *proxytest.Proxy, client []byte) (said []string) {
+// send sends the bytes of a client to server and returns the responses.
+func (s *script) send(t testing.TB, server *proxytest.Proxy, client []byte) (responses []string) {
 	c := server.Connect(t)
 	defer c.Close()
 	go func() { // a client that still sends while its request is rejected must receive the response
@@ -405,9 +405,9 @@ func (s *script) heard(t testing.TB, server *proxytest.Proxy, client []byte) (sa
 	for i := 0; ; i++ {
 		if _, err := in.Peek(1); err != nil {
 			if harness.IsTimeout(err) {
-				t.Errorf("%.2000q, answered %.2000q: got no response after %q, want a response or the end of the connection", client, s.answers, said)
+				t.Errorf("%.2000q, answered %.2000q: got no response after %q, want a response or the end of the connection", client, s.answers, responses)
 			}
-			return said
+			return responses
 		}
 		method := "GET"
 		if i < len(s.methods) {
@@ -416,13 +416,13 @@ func (s *script) heard(t testing.TB, server *proxytest.Proxy, client []byte) (sa
 		infos, m, err := harness.ReadResponse(in, method)
 		for _, m := range infos {
 			if m.Status() != 100 { // net/http sends 100 even if the body has arrived
-				said = append(said, asResponse(m, nil))
+				responses = append(responses, asResponse(m, nil))
 			}
 		}
 		if m == nil || errors.Is(err, harness.ErrNotHTTP) {
-			return append(said, fmt.Sprintf("no response: %v", err))
+			return append(responses, fmt.Sprintf("no response: %v", err))
 		}
-		said = append(said, asResponse(m, err))
+		responses = append(responses, asResponse(m, err))
 	}
 }
 
@@ -432,29 +432,29 @@ func (c *comparison) compare(t testing.TB, s *script) {
 	if s.refused != nil {
 		c.refuses(t, s)
 	}
-	play := func(server *proxytest.Proxy, a *scripted) (said, asked, bad []string) {
+	play := func(server *proxytest.Proxy, a *scripted) (responses, requests, bad []string) {
 		a.script(s.answers)
-		said = s.heard(t, server, s.client)
-		asked, bad = a.took()
-		return said, asked, bad
+		responses = s.send(t, server, s.client)
+		requests, bad = a.records()
+		return responses, requests, bad
 	}
-	ownSaid, ownAsked, ownBad := play(c.own, c.ownApp)
-	refSaid, refAsked, refBad := play(c.reference, c.referenceApp)
-	for i := range ownAsked { // the ports of the apps are different
-		ownAsked[i] = strings.ReplaceAll(ownAsked[i], fmt.Sprintf("host: 127.0.0.1:%d", c.ownApp.app.Port), "host: app")
+	ownResponses, ownRequests, ownBad := play(c.own, c.ownApp)
+	refResponses, refRequests, refBad := play(c.reference, c.referenceApp)
+	for i := range ownRequests { // the ports of the apps are different
+		ownRequests[i] = strings.ReplaceAll(ownRequests[i], fmt.Sprintf("host: 127.0.0.1:%d", c.ownApp.app.Port), "host: app")
 	}
-	for i := range refAsked {
-		refAsked[i] = strings.ReplaceAll(refAsked[i], fmt.Sprintf("host: 127.0.0.1:%d", c.referenceApp.app.Port), "host: app")
+	for i := range refRequests {
+		refRequests[i] = strings.ReplaceAll(refRequests[i], fmt.Sprintf("host: 127.0.0.1:%d", c.referenceApp.app.Port), "host: app")
 	}
-	if i, ended := endedEarly(ownSaid, refSaid, s.bodies); ended {
-		ownSaid, refSaid = ownSaid[:i], refSaid[:i]
-		n := min(len(ownAsked), len(refAsked))
-		ownAsked, refAsked = ownAsked[:n], refAsked[:n]
+	if i, ended := endedEarly(ownResponses, refResponses, s.bodies); ended {
+		ownResponses, refResponses = ownResponses[:i], refResponses[:i]
+		n := min(len(ownRequests), len(refRequests))
+		ownRequests, refRequests = ownRequests[:n], refRequests[:n]
 	}
-	if i, got, want := firstDifference(ownAsked, refAsked); i >= 0 {
+	if i, got, want := firstDifference(ownRequests, refRequests); i >= 0 {
 		t.Errorf("%.3000q, answered %.3000q: request %d at the app: got\n%.2000s\nwant\n%.2000s", s.client, s.answers, i, got, want)
 	}
-	if i, got, want := firstDifference(ownSaid, refSaid); i >= 0 {
+	if i, got, want := firstDifference(ownResponses, refResponses); i >= 0 {
 		t.Errorf("%.3000q, answered %.3000q: answer %d: got\n%.2000s\nwant\n%.2000s", s.client, s.answers, i, got, want)
 	}
 	if bad := append(ownBad, refBad...); len(bad) > 0 {
@@ -471,17 +471,17 @@ func (c *comparison) refuses(t testing.TB, s *script) {
 		client, n = rest, n-1
 	}
 	c.ownApp.script(s.answers)
-	said := s.heard(t, c.own, append(bytes.Clone(client), s.refused...))
-	asked, _ := c.ownApp.took()
-	if len(asked) > n {
-		t.Errorf("%.3000q: the app got %q, want nothing after %d requests", s.refused, asked[n:], n)
+	responses := s.send(t, c.own, append(bytes.Clone(client), s.refused...))
+	requests, _ := c.ownApp.records()
+	if len(requests) > n {
+		t.Errorf("%.3000q: the app got %q, want nothing after %d requests", s.refused, requests[n:], n)
 	}
 	if s.badBody {
 		return
 	}
-	said = slices.DeleteFunc(said, func(response string) bool { return strings.HasPrefix(response, "1") }) // informational
-	if len(said) == 0 || !strings.Contains(said[len(said)-1], "proxy-status: queue-proxy") && len(said) > n {
-		t.Errorf("%.3000q: got %.2000q, want a response from the sidecar", s.refused, said)
+	responses = slices.DeleteFunc(responses, func(response string) bool { return strings.HasPrefix(response, "1") }) // informational
+	if len(responses) == 0 || !strings.Contains(responses[len(responses)-1], "proxy-status: queue-proxy") && len(responses) > n {
+		t.Errorf("%.3000q: got %.2000q, want a response from the sidecar", s.refused, responses)
 	}
 }
 

@@ -88,7 +88,7 @@ func (x *exchange) StopBody() {
 }
 
 // BodyArrived implements rewrite.Client.
-func (x *exchange) BodyArrived() bool { return x.body.here() }
+func (x *exchange) BodyArrived() bool { return x.body.complete() }
 
 // hasGone reports whether the client has closed the connection. It returns false if the client has closed only its side
 // of a tunnel, because the client may still receive bytes.
@@ -193,12 +193,12 @@ func (x *exchange) Answer(a transport.Answer) {
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
-// endsConnection reports whether the connection must be closed after the request. This is the case if the client
-// requested it, if the method is CONNECT (the bytes after the request are not HTTP), while the pod is draining, and if
-// another client waits for a place. If duplex is false, it is also the case if the request body is incomplete. If
-// duplex is true, the user container may still read the rest of the body during the response.
+// endsConnection reports whether the connection must be closed after the request. It returns true if the client
+// requested it, if the pod is draining, or if another connection waits because of the connection limit. It also returns
+// true for CONNECT, because the bytes after the request are not HTTP, and for an incomplete request body. If duplex is
+// true, an incomplete body is ignored, because the user container may read the rest of the body during the response.
 func (x *exchange) endsConnection(duplex bool) bool {
-	return x.request.Close || string(x.request.Method) == http.MethodConnect || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
+	return x.request.Close || string(x.request.Method) == http.MethodConnect || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.complete()
 }
 
 // appendConnection appends a Connection field if the persistence of the connection is not the default for the HTTP
@@ -232,8 +232,8 @@ func (x *exchange) leaveRoom() {
 	x.pooled, x.out = nil, nil
 }
 
-// flush writes x.out and then data if x.waiting is true. After a failed write, flush returns errBroken. It may release
-// the output buffer.
+// flush writes x.out and data. It writes nothing if x.waiting is false. After a failed write, it returns errBroken. It
+// may release the output buffer.
 func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
 		x.direct = len(data) > 0
@@ -264,9 +264,9 @@ func appendStatus(b []byte, minor, status int, reason string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// body is the request body. Its first bytes may be in the read buffer after the header section. The other bytes are read
-// from the connection. The goroutine that forwards the body calls Read. The methods that lock mu are safe for concurrent
-// use.
+// body is the request body. Its first bytes may be in the read buffer after the header section. The other bytes are
+// read from the connection. The goroutine that forwards the body calls Read. The methods that lock mu are safe for
+// concurrent use.
 type body struct {
 	x       *exchange
 	chunked bool
@@ -315,8 +315,8 @@ func (b *body) took(n int) {
 	}
 }
 
-// here reports whether the request has no body or the complete body has arrived.
-func (b *body) here() bool {
+// complete reports whether the request has no body or the complete body has arrived.
+func (b *body) complete() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.over {
@@ -342,11 +342,11 @@ func (b *body) discard() bool {
 	return false
 }
 
-// Read implements io.Reader. The first call sends a 100 (Continue) response if the client waits for it (RFC 9110 section
-// 10.1.1).
+// Read implements io.Reader. The first call sends a 100 (Continue) response if the client waits for it (RFC 9110
+// section 10.1.1).
 func (b *body) Read(p []byte) (int, error) {
 	x := b.x
-	if err := x.sayContinue(); err != nil {
+	if err := x.sendContinue(); err != nil {
 		return 0, err
 	}
 	x.state.AwaitBody()

@@ -10,8 +10,8 @@ import (
 
 // interim is the state of the informational responses to a request (RFC 9110 section 15.2). The goroutine that serves
 // the request forwards the informational responses of the user container. If the user container reads the body without
-// sending a 100 (Continue) response, the goroutine that forwards the body sends this response. A client receives at most
-// one 100 response, and no informational response after the final response has begun.
+// sending a 100 (Continue) response, the goroutine that forwards the body sends this response. A client receives at
+// most one 100 response, and no informational response after the final response has begun.
 type interim struct {
 	mu        sync.Mutex
 	expected  bool // the client waits for a 100 response before it sends the body, and the final response has not begun
@@ -25,17 +25,17 @@ func (i *interim) begin(expected bool) {
 	i.expected, i.continued = expected, false
 }
 
-// endInterim records that the final response begins. After the call, the goroutine that forwards the body does not write
-// to the client.
+// endInterim records that the final response begins. After the call, the goroutine that forwards the body does not
+// write to the client.
 func (x *exchange) endInterim() {
 	x.interim.mu.Lock()
 	defer x.interim.mu.Unlock()
 	x.interim.expected = false
 }
 
-// sayContinue sends a 100 response if the client waits for it, no 100 response was sent, and the final response has not
-// begun.
-func (x *exchange) sayContinue() error {
+// sendContinue sends a 100 response if the client waits for it, no 100 response was sent, and the final response has
+// not begun.
+func (x *exchange) sendContinue() error {
 	i := &x.interim
 	i.mu.Lock()
 	defer i.mu.Unlock()

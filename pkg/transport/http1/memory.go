@@ -73,8 +73,9 @@ func (c *serverConn) rejectHead() {
 	c.server.proxy.Reject(&c.exchange, c.state, false)
 }
 
-// chargeUnread charges to the memory budget the buffers of output that the client does not read: the output buffer,
-// the buffer for encrypted bytes, and the buffer of the response. They are charged until the current write ends.
+// chargeUnread is called if the client does not read the output. It charges the buffers that contain output to the
+// memory budget until the current write ends. These are the output buffer, the buffer for encrypted bytes, and the
+// buffer of the response.
 func (c *serverConn) chargeUnread() {
 	if !c.counted || c.unread != 0 {
 		return

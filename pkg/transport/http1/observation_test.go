@@ -71,7 +71,7 @@ func (replacing) Fields() []transport.Field {
 func (replacing) End(*observation.Observation) {}
 
 func TestTraceReplacesClientFields(t *testing.T) {
-	var heard string
+	var got string
 	var repeats bool
 	server := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Request(); m != nil; m = conn.Request() {
@@ -80,14 +80,14 @@ func TestTraceReplacesClientFields(t *testing.T) {
 		}
 	}), func(p *proxy.Proxy, _ *proxytest.Options) {
 		p.Trace = func(x transport.Exchange) proxy.Trace {
-			heard, repeats = strings.Clone(x.Header("Traceparent")), x.Repeats("Traceparent")
+			got, repeats = strings.Clone(x.Header("Traceparent")), x.Repeats("Traceparent")
 			return replacing{}
 		}
 	})
 	c := server.Dial()
 	for i, v := range []struct {
 		sent    string
-		heard   string
+		want    string
 		repeats bool
 	}{
 		{"", "", false},
@@ -97,8 +97,8 @@ func TestTraceReplacesClientFields(t *testing.T) {
 		c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Other: kept\r\n" + v.sent + "\r\n")
 		c.WantBody("host: a|traceparent: ours|x-forwarded-for: 127.0.0.1|x-other: kept")
 		server.Observed(i + 1)
-		if heard != v.heard || repeats != v.repeats {
-			t.Errorf("%q: got %q, repeats %t, want %q, %t", v.sent, heard, repeats, v.heard, v.repeats)
+		if got != v.want || repeats != v.repeats {
+			t.Errorf("%q: got %q, repeats %t, want %q, %t", v.sent, got, repeats, v.want, v.repeats)
 		}
 	}
 }

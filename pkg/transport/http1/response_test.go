@@ -245,11 +245,11 @@ func TestReplayOnClosedAppConnection(t *testing.T) {
 // A response that arrives during the upload is forwarded, and neither connection is reused.
 func TestEarlyResponseReachesSendingClient(t *testing.T) {
 	const size = 20 << 20
-	heard := make(chan struct{})
+	received := make(chan struct{})
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		if conn.Head() != nil {
 			conn.Send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large")
-			<-heard // the app reads no input before heard is closed
+			<-received // the app reads no input before received is closed
 			conn.Hang()
 		}
 	})
@@ -276,7 +276,7 @@ func TestEarlyResponseReachesSendingClient(t *testing.T) {
 		}
 		c.Close()
 		<-sent
-		heard <- struct{}{} // not earlier, because the app might receive the complete body
+		received <- struct{}{} // not earlier, because the app might receive the complete body
 	}
 	harness.Equal(t, a.Connections(), 40, "connections to the app")
 	server.WantCounts(40, 0)

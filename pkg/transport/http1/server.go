@@ -36,14 +36,14 @@ type Server struct {
 	conns     *netconn.Conns[*serverConn] // connections that were not handed to the HTTP/2 engine
 }
 
-// New returns a server that passes requests to server. Requests are forwarded with app, or with client if the user
-// container supports only HTTP/2. The function http2 is called for each connection that uses HTTP/2. It takes over the
-// connection, and must not block. It must close the connection and then release place. early contains the bytes that
-// were already read from the connection.
-func New(s rewrite.ServerSettings, server transport.Handler, app *http1client.App, client *http2client.Client, watcher *netconn.Watcher,
+// New returns a server that passes requests to handler. Requests are forwarded with app, or with client if the user
+// container supports only HTTP/2. The function http2 takes over each connection that uses HTTP/2. It must not block.
+// place.Leave must be called after the connection was closed. early contains the bytes that were already read from the
+// connection.
+func New(s rewrite.ServerSettings, handler transport.Handler, app *http1client.App, client *http2client.Client, watcher *netconn.Watcher,
 	http2 func(c *netconn.Conn, early []byte, place *netconn.Place),
 ) *Server {
-	l := &Server{settings: s, proxy: server, app: app, client: client, watcher: watcher, http2: http2}
+	l := &Server{settings: s, proxy: handler, app: app, client: client, watcher: watcher, http2: http2}
 	l.conns, l.listeners = netconn.NewConns((*serverConn).retire, (*serverConn).abandon), netconn.NewListeners()
 	// A connection reads into a pooled buffer that has the size of its previous input, and switches to
 	// the next larger size if the buffer is full. Small sizes save memory, because most header
@@ -82,8 +82,8 @@ func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	}
 }
 
-// start waits until the connection limit admits the connection, and serves the connection in a new goroutine. It returns
-// false if the server is shutting down.
+// start waits until the connection limit admits the connection, and serves the connection in a new goroutine. It
+// returns false if the server is shutting down.
 func (l *Server) start(nc *net.TCPConn, secure *netconn.Server) bool {
 	bytes, err := netconn.New(nc)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// chunkRoom is the minimum space in bytes that the buffer has after the header section of a request with a chunked body.
-// The chunks are read into this space and decoded there, because the header section stays in the buffer.
+// chunkRoom is the minimum space in bytes that the buffer has after the header section of a request with a chunked
+// body. The chunks are read into this space and decoded there, because the header section stays in the buffer.
 const chunkRoom = 4 << 10
 
 // past is a time in the past. A deadline that is set to past interrupts a blocked read or write.
@@ -35,18 +35,18 @@ type serverConn struct {
 
 	// The following fields are owned by the reader goroutine. buf[r:w] holds unread input. An idle
 	// connection has no buffer.
-	pooled  *[]byte
-	buf     []byte
-	r, w    int
-	need    int                // minimum size of the next buffer in bytes, estimated from the previous input
-	err     error              // error of the last read
-	reading func(uintptr) bool // tryRead, created once to avoid an allocation
-	first   bool               // no request was served on this connection yet
-	owing   bool               // a header section is incomplete, and HeaderTimeout is running
-	skipped bool               // an empty line before the next request was skipped
-	refused bool               // the last header section was rejected
-	agreed  bool               // ALPN selected HTTP/1.1
-	taking  atomic.Bool        // the reader goroutine reads from the socket, or has input that it has not processed yet
+	pooled      *[]byte
+	buf         []byte
+	r, w        int
+	need        int                // minimum size of the next buffer in bytes, estimated from the previous input
+	err         error              // error of the last read
+	reading     func(uintptr) bool // tryRead, created once to avoid an allocation
+	first       bool               // no request was served on this connection yet
+	headStarted bool               // a header section is incomplete, and HeaderTimeout is running
+	skipped     bool               // an empty line before the next request was skipped
+	refused     bool               // the last header section was rejected
+	agreed      bool               // ALPN selected HTTP/1.1
+	receiving   atomic.Bool        // the reader goroutine reads from the socket, or has input that it has not processed yet
 
 	// The following fields are owned by the writer goroutine.
 	left     []byte             // remaining bytes of the first slice of the current write
@@ -199,20 +199,20 @@ const (
 // must be closed.
 func (c *serverConn) next() what {
 	c.skipped = false
-	c.owing = c.first // the timeout for the first header section starts with the connection
-	if c.owing {
+	c.headStarted = c.first // the timeout for the first header section starts with the connection
+	if c.headStarted {
 		c.awaitHead()
 	}
 	for {
 		c.skipEmptyLine()
 		if c.w > c.r {
 			if what, known := c.classify(); known {
-				if c.owing && !c.gotHead() {
+				if c.headStarted && !c.gotHead() {
 					return end
 				}
 				return what
 			}
-			c.owe()
+			c.startHead()
 			if !c.growHead() {
 				return end
 			}
@@ -238,10 +238,10 @@ func (c *serverConn) skipEmptyLine() {
 	}
 }
 
-// owe starts HeaderTimeout if the timeout is not running.
-func (c *serverConn) owe() {
-	if !c.owing {
-		c.owing = true
+// startHead starts HeaderTimeout if the timeout is not running.
+func (c *serverConn) startHead() {
+	if !c.headStarted {
+		c.headStarted = true
 		c.awaitHead()
 	}
 }
@@ -292,15 +292,15 @@ func (c *serverConn) refusal(n, arrived int, err error) (status int) {
 	return 0
 }
 
-// refuse sends an error response for a rejected header section. After that, the connection is closed, because the end of
-// the rejected request is unknown.
+// refuse sends an error response for a rejected header section. After that, the connection is closed, because the end
+// of the rejected request is unknown.
 func (c *serverConn) refuse(status int) {
 	c.abandonHead()
 	c.server.proxy.Refuse(&c.exchange, status)
 }
 
-// abandonHead prepares the exchange for the response to an incomplete or invalid header section. After the response, the
-// connection is closed.
+// abandonHead prepares the exchange for the response to an incomplete or invalid header section. After the response,
+// the connection is closed.
 func (c *serverConn) abandonHead() {
 	c.refused = true
 	c.request.Abandon(c.buf[c.r:c.w])
@@ -318,10 +318,10 @@ func (c *serverConn) wait() error {
 		return c.read()
 	}
 	for {
-		last := c.rest()
-		c.place.Idle(!c.first) // called after rest, because evict requires an idle connection
+		last := c.enterIdle()
+		c.place.Idle(!c.first) // called after enterIdle, because evict requires an idle connection
 		err := c.read()
-		retiring, evicted := c.stir()
+		retiring, evicted := c.leaveIdle()
 		switch {
 		case evicted:
 			return errEvicted
@@ -333,9 +333,9 @@ func (c *serverConn) wait() error {
 
 var errEvicted = errors.New("idle connection closed because of the connection limit")
 
-// rest marks the connection as idle. last reports whether the connection is retiring. If it is, the next read is the
-// last one, and its timeout is netconn.LastLook.
-func (c *serverConn) rest() (last bool) {
+// enterIdle marks the connection as idle. last reports whether the connection is retiring. If it is, the next read is
+// the last one, and its timeout is netconn.LastLook.
+func (c *serverConn) enterIdle() (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle = true
@@ -345,8 +345,8 @@ func (c *serverConn) rest() (last bool) {
 	return c.retiring
 }
 
-// stir marks the connection as not idle. It returns the fields retiring and evicted.
-func (c *serverConn) stir() (retiring, evicted bool) {
+// leaveIdle marks the connection as not idle. It returns the fields retiring and evicted.
+func (c *serverConn) leaveIdle() (retiring, evicted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle = false
@@ -382,9 +382,9 @@ func (c *serverConn) evict() bool {
 	if !c.idle && !c.incomplete {
 		return false
 	}
-	// Check the socket before taking. In the reverse order, the reader goroutine could set taking and empty the socket
-	// between the two checks, and its input would be overlooked.
-	if !c.nc.Silent() || c.taking.Load() {
+	// Check the socket before the field receiving. Otherwise the reader goroutine could set receiving and empty the
+	// socket between the two checks, and its input would be overlooked.
+	if !c.nc.Silent() || c.receiving.Load() {
 		return false
 	}
 	c.evicted = true
@@ -474,11 +474,11 @@ func (c *serverConn) read() error {
 // buffer, so that a waiting connection holds no buffer.
 func (c *serverConn) tryRead(fd uintptr) (done bool) {
 	c.hold()
-	c.taking.Store(true) // must precede the read that empties the socket; see evict
+	c.receiving.Store(true) // must precede the read that empties the socket; see evict
 	n, err := c.nc.TryRead(fd, c.buf[c.w:])
 	switch {
 	case errors.Is(err, netconn.ErrAgain):
-		c.taking.Store(false)
+		c.receiving.Store(false)
 		if c.w == 0 {
 			c.release()
 		}
@@ -557,7 +557,8 @@ func (c *serverConn) dropHead() {
 	c.exchange.head.Release()
 }
 
-// finish releases the request after its lifecycle has ended. It reports whether the connection can serve another request.
+// finish releases the request after its lifecycle has ended. It reports whether the connection can serve another
+// request.
 func (c *serverConn) finish() bool {
 	if !c.exchange.end() || c.gone.Load() {
 		return false

@@ -21,7 +21,7 @@ type body struct {
 
 	mu         sync.Mutex
 	arrived    chan struct{} // holds a signal for Read and awaitEnd after a field guarded by mu was changed
-	data       []byte        // received content that was not read yet
+	data       []byte        // received content that has not been read yet
 	uncredited int           // number of bytes to credit to the client after all of data was read
 	n          int64         // number of received bytes
 	length     int64         // value of Content-Length; -1 if absent
@@ -65,8 +65,8 @@ func (b *body) begin(length int64, end bool) {
 	}
 }
 
-// charge charges the capacity of data and the content that waits for the user container to the memory budget. A capacity
-// of at most dataKept is already included in requestBytes. b.mu must be held.
+// charge charges the capacity of data and the content that waits for the user container to the memory budget. A
+// capacity of at most dataKept is already included in requestBytes. b.mu must be held.
 func (b *body) charge() {
 	n := cap(b.data)
 	if n <= dataKept {
@@ -90,8 +90,8 @@ func (b *body) release() {
 	b.charge()
 }
 
-// come adds received content. The arguments are those of [http2conn.Owner].Data.
-func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
+// add adds received content. The arguments are those of [http2conn.Owner].Data.
+func (b *body) add(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.n += int64(len(p))
@@ -114,7 +114,7 @@ func (b *body) come(by *http2conn.Conn, p []byte, n int, end bool) {
 		b.uncredited += n
 		b.charge()
 	}
-	b.tell()
+	b.signal()
 }
 
 // breakOff records err as the reason why the body will not be complete, unless a reason was already recorded. b.mu must
@@ -142,18 +142,18 @@ func (b *body) fail(err error) {
 	if !b.end {
 		b.breakOff(err)
 	}
-	b.tell()
+	b.signal()
 }
 
-// tell wakes Read or awaitEnd. b.mu must be held.
-func (b *body) tell() {
+// signal wakes Read or awaitEnd. b.mu must be held.
+func (b *body) signal() {
 	select {
 	case b.arrived <- struct{}{}:
 	default:
 	}
 }
 
-// pass sends content on the stream to the user container. The arguments are those of come. b.mu must be held.
+// pass sends content on the stream to the user container. The arguments are those of add. b.mu must be held.
 func (b *body) pass(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.x.state.GotBody(end)
 	waits, err := b.to.SendData(p, end)
@@ -179,8 +179,8 @@ func (b *body) await() {
 	}
 }
 
-// credit allows the client to send n more bytes (RFC 9113 section 5.2). Content is credited only after it was read, sent
-// or discarded, so a body contains at most one window of unread content.
+// credit allows the client to send n more bytes (RFC 9113 section 5.2). Content is credited only after it was read,
+// sent or discarded, so a body contains at most one window of unread content.
 func (b *body) credit(by *http2conn.Conn, n int) {
 	if b.x.stream.Credit(n) {
 		by.FlushLater(b.x.conn.Conn)
@@ -235,7 +235,7 @@ func (b *body) stop() {
 	defer b.mu.Unlock()
 	b.stopped = true
 	if !b.end { // otherwise no Read waits
-		b.tell()
+		b.signal()
 	}
 }
 
@@ -280,14 +280,14 @@ func (b *body) awaitEnd() {
 	}
 }
 
-// take moves received content to p. n is the number of bytes, and uncredited is the number of bytes that the caller must
-// credit to the client.
+// take moves received content to p. n is the number of bytes, and uncredited is the number of bytes that the caller
+// must credit to the client.
 func (b *body) take(p []byte) (n, uncredited int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	data := b.data
 	if b.length > 0 && b.n == b.length && !b.end && b.err == nil {
-		data = data[:max(len(data)-1, 0)] // for the reason given at awaitEnd, keep the last byte until END_STREAM
+		data = data[:max(len(data)-1, 0)] // keep the last byte until END_STREAM arrives; see awaitEnd
 	}
 	n = copy(p, data)
 	// The content is credited in one WINDOW_UPDATE frame after all of data was read, and not after each read.
@@ -320,11 +320,11 @@ func (b *body) trail(by *http2conn.Conn, fields []wire.Field) {
 		b.passTrailer()
 		by.FlushLater(b.to.Conn())
 	}
-	b.tell()
+	b.signal()
 }
 
-// passTrailer sends the trailer section on the stream to the user container, or an empty DATA frame if the trailer
-// section has no fields. Both have END_STREAM. b.mu must be held.
+// passTrailer ends the stream to the user container with the trailer section, or with an empty DATA frame if the
+// trailer section has no fields. b.mu must be held.
 func (b *body) passTrailer() {
 	b.x.state.GotBody(true)
 	if len(b.trailer) == 0 {
@@ -345,7 +345,7 @@ func (b *body) fields() []wire.Field {
 }
 
 // passTo sends the content in data on a stream to the user container. Content that arrives later is also sent on this
-// stream. If the body is already complete, data is kept for a retry. If stream is nil, passTo only stops the sending.
+// stream. If the body is already complete, data is kept for a retry. passTo(nil) stops sending content.
 func (b *body) passTo(stream *http2conn.Stream) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

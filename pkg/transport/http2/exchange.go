@@ -36,8 +36,8 @@ type exchange struct {
 
 	woken chan struct{} // holds a signal for the goroutine that serves the request
 
-	// due is the number of bytes of the announced response content that were not sent yet. It is negative if the length
-	// of the response is unknown.
+	// due is the number of bytes of the announced response content that have not been sent yet. It is negative if the
+	// length of the response is unknown.
 	due int64
 
 	built rewrite.Built // contains the result of Request
@@ -59,8 +59,8 @@ func (x *exchange) init(s *Server) {
 	x.request.Unpacked = &s.unpacked
 }
 
-// read checks the header section of a request and prepares the exchange for the request. It returns false if the request
-// is malformed (RFC 9113 section 8.3.1). The stream must then be reset.
+// read checks the header section of a request and prepares the exchange for the request. It returns false if the
+// request is malformed (RFC 9113 section 8.3.1). The stream must then be reset.
 func (x *exchange) read(c *serverConn, h *http2conn.Head, end bool) bool {
 	q := &x.request
 	q.Method, q.Target, q.Host, q.Peer, q.Secure = h.Method, h.Path, h.Authority, c.peer, c.secure
@@ -139,8 +139,8 @@ func (x *exchange) refuse(end bool) {
 	x.body.begin(-1, end)
 }
 
-// readFields evaluates the fields Content-Length, Host, Expect and Trailer. It returns false if the request is malformed.
-// As in HTTP/1, it sets refusal if the request must be rejected because of Expect or Trailer.
+// readFields evaluates the fields Content-Length, Host, Expect and Trailer. It returns false if the request is
+// malformed. As in HTTP/1, it sets refusal if the request must be rejected because of Expect or Trailer.
 func (x *exchange) readFields(h *http2conn.Head) bool {
 	q := &x.request
 	x.refusal = nil
@@ -244,8 +244,8 @@ func (x *exchange) release() {
 // fieldsKept is the maximum capacity of request.Fields that is kept for the next request.
 const fieldsKept = 32
 
-// awaitAnswer waits up to rewrite.AnswerTimeout until all pending output of the stream was sent. If the response is still
-// incomplete, awaitAnswer resets the stream.
+// awaitAnswer waits up to rewrite.AnswerTimeout until all pending output of the stream was sent. If the response is
+// still incomplete, awaitAnswer resets the stream.
 func (x *exchange) awaitAnswer() {
 	timeout := time.After(rewrite.AnswerTimeout)
 	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {
@@ -362,7 +362,7 @@ func trailerFault(h *http2conn.Head) wire.Word {
 
 // Data implements http2conn.Owner.
 func (f *fromClient) Data(by *http2conn.Conn, p []byte, n int, end bool) {
-	f.body.come(by, p, n, end)
+	f.body.add(by, p, n, end)
 }
 
 // Failed implements http2conn.Owner. It sets gone first, because the goroutines that it wakes check gone.

@@ -34,11 +34,11 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 		state.ExpectBody()
 	}
 	x.canceler.Watch(state)
-	speaks, err := x.server.app.SpeaksH2(x, x.canceler)
+	supported, err := x.server.app.SupportsH2(x, x.canceler)
 	switch {
 	case err != nil:
 		return transport.Result{Err: x.cause(x.canceler.Abortable(nil), err)}
-	case speaks:
+	case supported:
 		return x.relay.forward(state)
 	}
 	return x.forwardH1(state)
@@ -124,8 +124,8 @@ func (x *exchange) conclude(result *transport.Result) {
 	}
 }
 
-// delivered reports whether all announced content was sent before the client reset the stream. Go's HTTP/2 client resets
-// the stream without waiting for END_STREAM after it has received the last byte.
+// delivered reports whether all announced content was sent before the client reset the stream. Go's HTTP/2 client
+// resets the stream without waiting for END_STREAM after it has received the last byte.
 func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
 // forwardReset resets the client's stream if the user container has reset the other stream before the response began
@@ -277,7 +277,7 @@ type caller exchange
 func (c *caller) Sending() { c.state.Send() }
 
 // Info implements rewrite.Client. It sends an informational response. If the client does not read, Info waits, so that
-// only one informational response uses memory.
+// at most one informational response is buffered.
 func (c *caller) Info(head *wire.Response) {
 	x := (*exchange)(c)
 	x.sendInfo(head.Status, head.Fields)

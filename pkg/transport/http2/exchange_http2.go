@@ -13,9 +13,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// relay connects the client's stream with a stream to a user container that uses HTTP/2. The reader goroutine of one
-// connection adds the received content to the output of the other connection. The worker of the request only waits until
-// the response has ended. Content is credited to its sender after it was added to the output of the other connection.
+// relay connects the client's stream to the stream of a user container that uses HTTP/2. The reader goroutine of one
+// connection adds the received content to the output of the other connection. The worker of the request only waits
+// until the response has ended. Content is credited to its sender after it was added to the output of the other
+// connection.
 type relay struct {
 	x *exchange
 
@@ -146,7 +147,7 @@ func (y *relay) wait() error {
 
 var errKilled = errors.New("request aborted")
 
-// leave stops the sending of the body and ends the stream to the user container.
+// leave stops sending the body and ends the stream to the user container.
 func (y *relay) leave() {
 	x := y.x
 	x.body.passTo(nil)
@@ -307,8 +308,8 @@ func (y *relay) offer(by *http2conn.Conn) {
 	}
 }
 
-// end records that the response has ended, and wakes the worker. err is nil if the response is complete. Only the err of
-// the first call is recorded.
+// end records that the response has ended, and wakes the worker. err is nil if the response is complete. Only the err
+// of the first call is recorded.
 func (y *relay) end(err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()

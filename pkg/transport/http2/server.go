@@ -1,6 +1,6 @@
-// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads the frames of all streams of a connection. Each request is
-// served by a separate goroutine, which runs the request lifecycle of package proxy. If the user container uses HTTP/2,
-// the goroutine that reads the response from the user container also sends it to the client.
+// Package http2 serves HTTP/2 (RFC 9113). One goroutine reads the frames of all streams of a connection. Each request
+// is served by a separate goroutine, which runs the request lifecycle of package proxy. If the user container uses
+// HTTP/2, the goroutine that reads the response from the user container also sends it to the client.
 package http2
 
 import (
@@ -46,18 +46,18 @@ type Server struct {
 	conns *netconn.Conns[*serverConn]
 }
 
-// New returns a server that passes requests to front. Requests are forwarded with app if the user container uses
+// New returns a server that passes requests to handler. Requests are forwarded with app if the user container uses
 // HTTP/1.1, and with client if it uses HTTP/2.
-func New(s rewrite.ServerSettings, front transport.Handler, app *http1client.App, client *http2client.Client) *Server {
-	server := &Server{settings: s, proxy: front, app: app, client: client, buffers: http2conn.NewBuffers()}
+func New(s rewrite.ServerSettings, handler transport.Handler, app *http1client.App, client *http2client.Client) *Server {
+	server := &Server{settings: s, proxy: handler, app: app, client: client, buffers: http2conn.NewBuffers()}
 	server.conns = netconn.NewConns(func(c *serverConn) { go c.End() }, func(c *serverConn) { c.Close(errShutdown) })
 	server.workers.server = server
 	server.blocks.New = func() any { return new(http2conn.Block) }
 	return server
 }
 
-// ServeConn starts a goroutine that serves a connection, closes it, and then releases place. early contains the bytes
-// that were already read from the connection. place is the entry of the connection in the connection limit.
+// ServeConn starts a goroutine that serves a connection, closes it, and then calls place.Leave. early contains the
+// bytes that were already read from the connection. place is the entry of the connection in the connection limit.
 func (s *Server) ServeConn(l *netconn.Conn, early []byte, place *netconn.Place) {
 	c := newServerConn(s, l, place)
 	c.late = s.closing()
@@ -65,7 +65,7 @@ func (s *Server) ServeConn(l *netconn.Conn, early []byte, place *netconn.Place) 
 	place.Idle(false)
 	s.conns.Serve(c, func() {
 		_ = c.Run(early) // the owners of the streams have received the error
-		c.over()
+		c.afterClose()
 		place.Leave()
 	})
 	if !c.late && s.closing() { // the drain has begun, and Server.GoAway may have been called before Serve added c

@@ -31,14 +31,14 @@ type serverConn struct {
 
 	mu      sync.Mutex
 	running int  // number of requests that are being served
-	ended   bool // over was called
+	ended   bool // afterClose was called
 	evicted bool // evict has closed the connection
-	full    bool // Full returned true, and Resume was not called since then
+	full    bool // Full returned true, and Resume has not been called since then
 }
 
 func newServerConn(s *Server, l *netconn.Conn, place *netconn.Place) *serverConn {
 	c := &serverConn{server: s, place: place, remote: l.RemoteAddr().String(), peer: l.Client().String(), secure: l.Secure(), sender: s.client.NewSender()}
-	c.mu.Lock() // evictMemory can be called before Conn is set, and waits for mu
+	c.mu.Lock() // evictMemory waits for mu, because it can be called before Conn is set
 	defer c.mu.Unlock()
 	c.memory = s.settings.Memory.Open(c.remote, c.evictMemory)
 	send := s.settings.SendTimeout
@@ -68,9 +68,9 @@ const lateTime = time.Second
 // goAway sends GOAWAY. It is called when a response begins during the drain. GOAWAY corresponds to the field
 // "Connection: close" of HTTP/1.1, which HTTP/2 does not allow (RFC 9113 section 8.2.2).
 //
-// If the client has no other address, it reconnects immediately after GOAWAY. A gRPC library that receives GOAWAY at the
-// beginning of each connection reconnects thousands of times per second. Therefore goAway delays GOAWAY by lateTime on
-// a connection that was accepted during the drain.
+// If the client has no other address, it reconnects immediately after GOAWAY. A gRPC library that receives GOAWAY at
+// the beginning of each connection reconnects thousands of times per second. Therefore goAway delays GOAWAY by lateTime
+// on a connection that was accepted during the drain.
 func (c *serverConn) goAway() {
 	if !c.late {
 		c.GoAway()
@@ -79,9 +79,9 @@ func (c *serverConn) goAway() {
 	c.leaving.Do(func() { time.AfterFunc(lateTime, c.GoAway) })
 }
 
-// over is called after the connection was closed. It closes the account of the connection if no request is being served.
-// Otherwise leave closes the account after the last request.
-func (c *serverConn) over() {
+// afterClose is called after the connection was closed. It closes the account of the connection if no request is being
+// served. Otherwise leave closes the account after the last request.
+func (c *serverConn) afterClose() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = true
@@ -129,8 +129,8 @@ func (c *serverConn) Request(id uint32, h *http2conn.Head, end bool) {
 	c.fresh = append(c.fresh, w)
 }
 
-// reject rejects a request because the memory budget is exhausted (docs/promises.md 3.12). It does not block, because it
-// is called by the reader goroutine.
+// reject rejects a request because the memory budget is exhausted (docs/promises.md 3.12). It does not block, because
+// it is called by the reader goroutine.
 func (c *serverConn) reject(id uint32, x *exchange, end bool) {
 	grpc := transport.IsGRPC(x.Header(transport.ContentType))
 	if grpc {
@@ -187,7 +187,7 @@ func (c *serverConn) busy() bool {
 	return c.running > 0
 }
 
-// enter adds a request to the number of running requests. It returns false if the connection was evicted.
+// enter increments the number of running requests. It returns false if the connection was evicted.
 func (c *serverConn) enter() bool {
 	c.mu.Lock()
 	ok := !c.evicted
@@ -203,8 +203,8 @@ func (c *serverConn) enter() bool {
 	return ok
 }
 
-// leave subtracts a request from the number of running requests. After the last request, the connection is marked as
-// idle, and is closed if its place is needed for another connection.
+// leave decrements the number of running requests. After the last request, the connection is marked as idle, and is
+// closed if another connection waits because of the connection limit.
 func (c *serverConn) leave() {
 	c.mu.Lock()
 	c.running--

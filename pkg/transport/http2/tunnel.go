@@ -113,7 +113,7 @@ type clientConn struct {
 	x *exchange
 
 	mu    sync.Mutex
-	late  *time.Timer // calls cut at the deadline; nil if no deadline was set
+	late  *time.Timer // timer that calls the method cut; nil if no deadline was set
 	ended bool        // cut was called
 }
 

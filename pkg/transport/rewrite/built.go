@@ -20,7 +20,7 @@ type Built struct {
 	cancel  context.CancelFunc // cancels the context of request
 }
 
-// Get returns the request. If there is none, Get calls build. gone reports whether the client has disconnected.
+// Get returns the request. The first call creates it with build. gone reports whether the client has disconnected.
 func (b *Built) Get(gone func() bool, build func() *http.Request) *http.Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -34,8 +34,8 @@ func (b *Built) Get(gone func() bool, build func() *http.Request) *http.Request 
 	return b.request
 }
 
-// Leave cancels the context of the request. It is called when the client disconnects. If the request is built after that,
-// Get calls gone, which reports the disconnect.
+// Leave cancels the context of the request. It is called when the client disconnects. If the request is built after
+// that, Get calls gone, which reports the disconnect.
 func (b *Built) Leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,8 +20,7 @@ type Client interface {
 	BodyArrived() bool   // reports whether Body is known to have arrived completely
 }
 
-// Call is one request to the user container in HTTP/1.1 or HTTP/2. The packages http1client and
-// http2client make calls.
+// Call is one request to the user container over HTTP/1.1 or HTTP/2. It is sent by package http1client or http2client.
 type Call struct {
 	Request   *Request            // encoded each time the request is sent
 	Content   []byte              // complete body, sent with the header section; nil if there is no body or Body is set
@@ -108,7 +107,7 @@ func (c *Call) Release() {
 	c.ReleaseBody()
 }
 
-// MoveTo copies the request to another call and transfers the charged memory of c to that call.
+// MoveTo copies the request to another call, which must then release the memory that c has charged.
 func (c *Call) MoveTo(to *Call) {
 	*to = *c
 	c.Memory, c.bodyMemory = netconn.HeadMemory{Account: c.Memory.Account}, 0

@@ -184,14 +184,14 @@ func (r *Request) AppendHTTP1(b []byte) []byte {
 		defer r.repack(r.unpack())
 	}
 	var room [namesRoom]string
-	said, named := r.read(room[:0])
+	summary, named := r.read(room[:0])
 	b = slices.Grow(b, r.Size()) // avoids reallocations for a long header section
 	b = append(b, r.Method...)
 	b = append(b, ' ')
 	b = append(b, r.Path()...)
 	b = append(b, " HTTP/1.1\r\n"...)
 	r.lines = wire.AppendField(b, transport.Host, r.Authority())
-	r.each(&r.lines, &said, named, r.Crumbs)
+	r.each(&r.lines, &summary, named, r.Crumbs)
 	r.dropChain()
 	b, r.lines = r.lines, nil
 	if r.Crumbs {
@@ -200,7 +200,7 @@ func (r *Request) AppendHTTP1(b []byte) []byte {
 	if r.Upgrade {
 		b = append(b, "Connection: Upgrade\r\nUpgrade: "...)
 		b = append(r.appendProtocols(b), "\r\n"...)
-	} else if said.trailers {
+	} else if summary.trailers {
 		b = append(b, "Connection: TE\r\nTE: trailers\r\n"...)
 	}
 	return append(r.appendFraming(b), "\r\n"...)
@@ -254,14 +254,14 @@ func (r *Request) EachField(e Encoder) (trailers bool) {
 		defer r.repack(r.unpack())
 	}
 	var room [namesRoom]string
-	said, named := r.read(room[:0])
-	r.each(e, &said, named, false)
+	summary, named := r.read(room[:0])
+	r.each(e, &summary, named, false)
 	r.dropChain()
-	return said.trailers
+	return summary.trailers
 }
 
-// said contains the values in a request that determine the fields that a proxy changes or adds.
-type said struct {
+// summary contains the values of a request from which the fields that a proxy changes or adds are derived.
+type summary struct {
 	original      bool   // K-Original-Host contains the host
 	trailers      bool   // TE contains trailers
 	proxied       bool   // a proxy has added a field such as X-Forwarded-Host
@@ -270,16 +270,16 @@ type said struct {
 	before, chain string // X-Forwarded-For fields as one value; chain ends with the address of the client
 }
 
-// read reads all fields once. It appends the names in Connection fields to room. The names are not part of said, so
-// that the caller can allocate room on its stack.
-func (r *Request) read(room names) (s said, named names) {
+// read reads all fields once. It appends the names in Connection fields to room, and returns them separately, so that
+// the caller can allocate room on its stack.
+func (r *Request) read(room names) (s summary, named names) {
 	original, _ := wire.Find(r.Fields, transport.OriginalHost)
 	s.original = len(original) > 0
 	named = room
 	chain, chained := r.chain[:0], false
 	for i := range r.Fields {
 		name, value := wire.String(r.Fields[i].Name), wire.String(r.Fields[i].Value)
-		s.proxied = s.proxied || saysForwarded(name)
+		s.proxied = s.proxied || describesOrigin(name)
 		switch transport.RoleOf(name) {
 		case transport.ConnectionRole:
 			named = named.add(value)
@@ -307,14 +307,14 @@ func (r *Request) read(room names) (s said, named names) {
 	return s, named
 }
 
-// saysForwarded reports whether proxies use the field to describe the origin of a request.
-func saysForwarded(name string) bool {
+// describesOrigin reports whether proxies use the field to describe the origin of a request.
+func describesOrigin(name string) bool {
 	const prefix = "x-forwarded-"
 	return len(name) > len(prefix) && transport.EqualFold(name[:len(prefix)], prefix) || transport.EqualFold(name, transport.Forwarded)
 }
 
 // each implements EachField. If noCookies is true, Cookie is not passed.
-func (r *Request) each(e Encoder, s *said, named names, noCookies bool) {
+func (r *Request) each(e Encoder, s *summary, named names, noCookies bool) {
 	for i := range r.Fields {
 		name := wire.String(r.Fields[i].Name)
 		switch transport.RoleOf(name) {

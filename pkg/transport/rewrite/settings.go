@@ -27,8 +27,8 @@ type ServerSettings struct {
 	// frame of the header section. 0 means no timeout.
 	HeaderTimeout time.Duration
 
-	// SendTimeout is the timeout for an HTTP/2 client to accept a byte of the output. The timeout of the request
-	// applies first.
+	// SendTimeout is the maximum time that an HTTP/2 client does not read the output of a connection. The connection
+	// is closed after an additional AnswerTimeout, so that the timeouts of the requests expire first. 0 means no limit.
 	SendTimeout time.Duration
 
 	FullDuplex   bool                // keep an HTTP/1 client connection open if the response ends before the request

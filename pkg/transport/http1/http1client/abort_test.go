@@ -115,10 +115,10 @@ func TestAbortEndsDialRetries(t *testing.T) {
 	port, _ := harness.ClosedPort(t)
 	a := New(Settings{Port: port, ConnectRetry: time.Hour})
 	defer a.Close()
-	a.speech.learnH1(true)
+	a.versions.setH1(true)
 	k := newCall("GET", "/")
 	go func() {
-		harness.Until(t, "a dial that has failed", func() bool { h1, _ := a.speech.heard(); return h1 == unknown })
+		harness.Until(t, "a dial that has failed", func() bool { h1, _ := a.versions.stored(); return h1 == unknown })
 		k.Abort()
 	}()
 	got := harness.Within(t, "an aborted dial", func() outcome { return k.do(a) })

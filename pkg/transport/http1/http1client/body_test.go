@@ -178,7 +178,7 @@ func TestEarlyResponseIsReturnedDuringUpload(t *testing.T) {
 func TestCloseWaitsForLastBodyBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := New(Settings{Port: 1, Bounds: bound.NewRecorder()})
-		a.speech.learnH1(true)
+		a.versions.setH1(true)
 		defer a.Close()
 		near, far := pipes()
 		answered := make(chan struct{})
@@ -411,7 +411,7 @@ func TestUploadContinuesAfterResponseHeader(t *testing.T) {
 				conn.Hang()
 			})
 			if !known {
-				a.speech.forget()
+				a.versions.forget()
 			}
 			k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 			got := harness.Within(t, "the echo", func() outcome { return k.do(a) })

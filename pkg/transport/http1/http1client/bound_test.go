@@ -62,7 +62,7 @@ func TestSlowInformationalResponsesAreForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const interval = 2 * time.Second // a tenth of the interval in the RFC
 		a := New(Settings{Port: 1, Bounds: bound.NewRecorder()})
-		a.speech.learnH1(true)
+		a.versions.setH1(true)
 		defer a.Close()
 		k := newCall("GET", "/")
 		near, far := pipes()

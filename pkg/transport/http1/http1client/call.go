@@ -23,16 +23,16 @@ const (
 	// the body ends within this time, the connections of the client and of the user container can be reused.
 	lagTimeout = 20 * time.Millisecond
 	// arrivedTimeout replaces lagTimeout if the complete body has arrived from the client. It is longer because the
-	// client does not cause the delay. On a busy host, it may take longer than lagTimeout until the goroutine that sends
-	// the body runs.
+	// client does not cause the delay. On a busy host, it may take longer than lagTimeout until the goroutine that
+	// sends the body runs.
 	arrivedTimeout = time.Second
 )
 
 // past is a time in the past. A deadline that is set to past interrupts a blocked read or write.
 var past = time.Unix(1, 0)
 
-// Call sends one request to the user container over HTTP/1.1. After [Response.Close], [Response.Tunnel] or a failed call
-// to [Call.Do], [Call.Begin] prepares the Call for another request.
+// Call sends one request to the user container over HTTP/1.1. After [Response.Close], [Response.Tunnel] or a failed
+// call to [Call.Do], [Call.Begin] prepares the Call for another request.
 type Call struct {
 	rewrite.Call
 	Hold bool // store the connection in Held if Do is aborted
@@ -185,15 +185,15 @@ func (c *Call) detach() (aborted bool) {
 	return c.aborted
 }
 
-// exchange sends the request on conn and reads the header section of the final response. If exchange fails, again reports
-// whether the request can be sent again on another connection, provided that Body was not read.
+// exchange sends the request on conn and reads the header section of the final response. If exchange fails, again
+// reports whether the request can be sent again on another connection, provided that Body was not read.
 //
 //nolint:gocognit // one loop that handles all events in order
 func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err error) {
 	if err := conn.send(c); err != nil {
 		return nil, true, &transport.Error{Fault: transport.FaultReset, Err: err}
 	}
-	h1 := a.speech.http1()
+	h1 := a.versions.http1()
 	switch {
 	case c.Body == nil:
 	case c.Expect100:
@@ -216,8 +216,8 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 				continue
 			}
 			if isSettings(conn.buffered()) {
-				a.speech.learnH1(false)
-				err = errSpeaksH2
+				a.versions.setH1(false)
+				err = errHTTP2Response
 			}
 			return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: err}
 		}
@@ -253,13 +253,13 @@ func (c *Call) exchange(a *App, conn *clientConn) (r *Response, again bool, err 
 func (c *Call) final(a *App, conn *clientConn, n int) (*Response, bool, error) {
 	r := &conn.response
 	if r.Head.Status == 101 && !c.Request.Upgrade {
-		return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: errNotAsked}
+		return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: errUnexpectedSwitch}
 	}
 	if _, ok := wire.Find(r.Head.Fields, transport.Upgrade); r.Head.Status == 101 && !ok { // RFC 9110 section 15.2.2
 		return nil, false, &transport.Error{Fault: transport.FaultGarbage, Err: errNoUpgrade}
 	}
-	if a.speech.http1() != yes {
-		a.speech.learnH1(true)
+	if a.versions.http1() != yes {
+		a.versions.setH1(true)
 	}
 	conn.r += n
 	r.call, r.app, r.conn = c, a, conn
@@ -296,7 +296,7 @@ func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) boo
 		ctx, cancel := canceler.Context()
 		defer cancel()
 		defer canceler.Abortable(nil)
-		only, err := a.speaksOnlyH2(ctx)
+		only, err := a.supportsOnlyH2(ctx)
 		return err == nil && only
 	}
 	return e.Fault == transport.FaultGarbage && a.OnlyH2()

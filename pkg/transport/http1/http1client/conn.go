@@ -43,7 +43,7 @@ type clientConn struct {
 	// connection, because the kernel would otherwise keep the unsent bytes until the user container reads them.
 	truncated bool
 
-	expires time.Time // time from which an idle connection cannot be reused
+	expires time.Time // time after which an idle connection cannot be reused
 
 	memory netconn.HeadMemory // memory of a long response header section, charged to the client's connection
 
@@ -56,7 +56,7 @@ type clientConn struct {
 	// The following fields are used while a request is written.
 	room          *[]byte // pooled buffer; the backing array of head
 	head, content []byte  // content is the part of the body that does not fit into room after head
-	call          *Call   // the call whose head is charged to the memory budget
+	call          *Call   // the call to which the memory of head is charged; nil if there is none
 
 	// The following fields are the arguments and results of functions that are passed to raw. They are stored here to
 	// avoid allocations.
@@ -119,8 +119,9 @@ func (c *clientConn) sent() {
 	}
 }
 
-// send writes the header section and the content of k. If a reused connection is no longer usable, send returns errStale.
-// If the request has no Body, send only stores k, and the next call to fill checks the connection and writes the request.
+// send writes the header section and the content of k. If a reused connection is no longer usable, send returns
+// errStale. If the request has no Body, send only stores k, and the next call to fill checks the connection and writes
+// the request.
 func (c *clientConn) send(k *Call) error {
 	c.written = false
 	if c.bare && k.Body == nil {
@@ -185,8 +186,8 @@ func (c *clientConn) grow(n int) error {
 	return nil
 }
 
-// rawRead reads from a connection for which bare is true, and stores the result in c.n and c.err. If c.sends is not nil,
-// it first writes the request. It returns an error if the wait for input fails.
+// rawRead reads from a connection for which bare is true, and stores the result in c.n and c.err. If c.sends is not
+// nil, it first writes the request. It returns an error if the wait for input fails.
 func (c *clientConn) rawRead() error {
 	k := c.sends
 	if err := c.raw.Read(c.step); err != nil {
@@ -231,9 +232,9 @@ func (c *clientConn) sendOrRead(fd uintptr) (done bool) {
 	if c.err != nil && c.reused {
 		return true
 	}
-	// Read if input may already have arrived: Silent was not called for a new connection, and after a write error, the
-	// user container may have sent a response.
-	return (!c.reused || c.err != nil) && c.tryRead(fd)
+	// Input may already have arrived on a new connection, for which Silent was not called. After a write error, it may
+	// contain a response.
+	return !c.reused && c.tryRead(fd)
 }
 
 // tryRead reads available input. If no input is available, it releases an empty buffer and returns false.

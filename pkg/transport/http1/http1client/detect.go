@@ -16,21 +16,22 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/netconn"
 )
 
-// speech stores which HTTP versions the user container supports. The versions are detected on separate connections, or
-// from responses to requests. After a failed dial, speech is reset, because the user container may have been replaced.
-type speech struct {
-	mu     sync.Mutex    // guards asking and changes of h1 and h2
-	h1, h2 atomic.Uint32 // values of type answer
-	asking *asking       // the running HTTP/2 detection, or nil
+// versions stores which HTTP versions the user container supports. The versions are detected on separate connections,
+// or from responses to requests. After a failed dial, both versions are set to unknown, because the user container may
+// have been replaced.
+type versions struct {
+	mu        sync.Mutex    // guards detection and changes of h1 and h2
+	h1, h2    atomic.Uint32 // values of type answer
+	detection *detection    // the running HTTP/2 detection, or nil
 }
 
-// asking is an HTTP/2 detection. All requests that need its result wait for it. Only one detection runs at a time,
+// detection is an HTTP/2 detection. All requests that need the result wait for it. Only one detection runs at a time,
 // because a user container that does not support HTTP/2 may process the preface as a request.
-type asking struct {
-	needed bool          // the preface may be sent even if the user container responds in HTTP/1.1
-	done   chan struct{} // closed when speaks and err are set
-	speaks bool
-	err    error
+type detection struct {
+	needed    bool          // the preface may be sent even if the user container responds in HTTP/1.1
+	done      chan struct{} // closed when supported and err are set
+	supported bool
+	err       error
 }
 
 type answer uint32
@@ -42,44 +43,44 @@ const (
 	doubtful // HTTP/2 is probably not supported, but the complete preface was not sent
 )
 
-func (s *speech) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.set(unknown, unknown)
+func (v *versions) forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.set(unknown, unknown)
 }
 
 // Forget resets the detected HTTP versions, because the user container may have been replaced.
-func (a *App) Forget() { a.speech.forget() }
+func (a *App) Forget() { a.versions.forget() }
 
-// learnH1 stores whether the user container supports HTTP/1.1. If speaks is false, the user container supports only
-// HTTP/2.
-func (s *speech) learnH1(speaks bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if speaks {
-		s.h1.Store(uint32(yes))
+// setH1 stores whether the user container supports HTTP/1.1. If supported is false, it also stores that the user
+// container supports HTTP/2.
+func (v *versions) setH1(supported bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if supported {
+		v.h1.Store(uint32(yes))
 	} else {
-		s.set(no, yes)
+		v.set(no, yes)
 	}
 }
 
-// set stores both answers. s.mu must be held.
-func (s *speech) set(h1, h2 answer) {
-	s.h1.Store(uint32(h1))
-	s.h2.Store(uint32(h2))
+// set stores both answers. v.mu must be held.
+func (v *versions) set(h1, h2 answer) {
+	v.h1.Store(uint32(h1))
+	v.h2.Store(uint32(h2))
 }
 
-func (s *speech) learnH2(h2 answer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.h2.Store(uint32(h2))
+func (v *versions) setH2(h2 answer) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.h2.Store(uint32(h2))
 }
 
-// http1 returns whether the user container supports HTTP/1.1.
-func (s *speech) http1() answer { return answer(s.h1.Load()) }
+// http1 reports whether the user container supports HTTP/1.1.
+func (v *versions) http1() answer { return answer(v.h1.Load()) }
 
 // OnlyH2 reports whether the user container is known to support HTTP/2 and not HTTP/1.1.
-func (a *App) OnlyH2() bool { return a.speech.http1() == no }
+func (a *App) OnlyH2() bool { return a.versions.http1() == no }
 
 // needsH2 reports whether a request with the given Content-Type requires HTTP/2. This is the case for gRPC and for
 // streams of the Connect protocol.
@@ -87,85 +88,86 @@ func needsH2(contentType string) bool {
 	return transport.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
 }
 
-// SpeaksH2 reports whether the user container supports HTTP/2. If the answer is not known, SpeaksH2 detects it on
-// separate connections, until the canceler fires. If the user container does not respond within a second, SpeaksH2
+// SupportsH2 reports whether the user container supports HTTP/2. If the answer is not known, SupportsH2 detects it on
+// separate connections, until the canceler fires. If the user container does not respond within a second, SupportsH2
 // returns false, and stores this answer only if the user container has already responded in HTTP/1.1. The error is a
 // *transport.Error if no connection can be opened, or context.Canceled.
 //
 // Some HTTP/1.1 servers, such as net/http, pass the HTTP/2 preface to their handlers. If the user container responds in
-// HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if Settings.H2C is true, or if the user container
-// recognizes the preface.
-func (a *App) SpeaksH2(x transport.Exchange, canceler *transport.Canceler) (bool, error) {
-	if speaks, known := a.speech.knownH2(true); known { // before needsH2, which is more expensive
-		return speaks, nil
+// HTTP/1.1, the preface is sent only if the request x requires HTTP/2, if Settings.H2C is true, or if the user
+// container recognizes the preface.
+func (a *App) SupportsH2(x transport.Exchange, canceler *transport.Canceler) (bool, error) {
+	if supported, known := a.versions.knownH2(true); known { // before needsH2, which is more expensive
+		return supported, nil
 	}
 	needed := a.settings.H2C || needsH2(x.Header(transport.ContentType))
-	if speaks, known := a.speech.knownH2(needed); known {
-		return speaks, nil
+	if supported, known := a.versions.knownH2(needed); known {
+		return supported, nil
 	}
 	ctx, cancel := canceler.Context()
 	defer cancel()
-	return a.speaksH2(ctx, needed)
+	return a.supportsH2(ctx, needed)
 }
 
 // knownH2 reports whether the user container supports HTTP/2. known is false if a detection is necessary. If needed is
 // false, an uncertain result is sufficient.
-func (s *speech) knownH2(needed bool) (supported, known bool) {
-	h2 := answer(s.h2.Load())
+func (v *versions) knownH2(needed bool) (supported, known bool) {
+	h2 := answer(v.h2.Load())
 	return h2 == yes, h2 == yes || h2 == no || h2 == doubtful && !needed
 }
 
-// speaksH2 is like SpeaksH2, but uses a context instead of a canceler. If ctx is canceled, it returns the cause of ctx.
-func (a *App) speaksH2(ctx context.Context, needed bool) (bool, error) {
-	s := &a.speech
-	s.mu.Lock()
-	if speaks, known := s.knownH2(needed); known {
-		s.mu.Unlock()
-		return speaks, nil
+// supportsH2 is like SupportsH2, but uses a context instead of a canceler. If ctx is canceled, it returns the cause of
+// ctx.
+func (a *App) supportsH2(ctx context.Context, needed bool) (bool, error) {
+	v := &a.versions
+	v.mu.Lock()
+	if supported, known := v.knownH2(needed); known {
+		v.mu.Unlock()
+		return supported, nil
 	}
 	if ctx.Err() != nil {
-		s.mu.Unlock()
+		v.mu.Unlock()
 		return false, context.Cause(ctx)
 	}
-	q := s.asking
+	q := v.detection
 	if q == nil {
-		q = &asking{needed: needed, done: make(chan struct{})}
-		s.asking = q
+		q = &detection{needed: needed, done: make(chan struct{})}
+		v.detection = q
 		go func() {
-			q.speaks, q.err = a.askH2(context.WithoutCancel(ctx), needed)
-			s.mu.Lock()
-			s.asking = nil
-			s.mu.Unlock()
+			q.supported, q.err = a.detectH2(context.WithoutCancel(ctx), needed)
+			v.mu.Lock()
+			v.detection = nil
+			v.mu.Unlock()
 			close(q.done)
 		}()
 	}
-	s.mu.Unlock()
+	v.mu.Unlock()
 	select {
 	case <-q.done:
-		if needed && !q.needed && !q.speaks && q.err == nil {
-			return a.speaksH2(ctx, needed)
+		if needed && !q.needed && !q.supported && q.err == nil {
+			return a.supportsH2(ctx, needed)
 		}
-		return q.speaks, q.err
+		return q.supported, q.err
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
 }
 
-// askH2 detects whether the user container supports HTTP/2.
-func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
+// detectH2 detects whether the user container supports HTTP/2.
+func (a *App) detectH2(ctx context.Context, needed bool) (supported bool, err error) {
 	reply, silent, err := a.sendBadRequest(ctx)
 	switch {
 	case err != nil:
 		return false, err
 	case reply == inHTTP2:
-		a.speech.learnH1(false)
+		a.versions.setH1(false)
 		return true, nil
 	case reply == inHTTP1:
-		a.speech.learnH1(true)
+		a.versions.setH1(true)
 	}
-	if a.speech.http1() == yes && !silent {
+	if a.versions.http1() == yes && !silent {
 		if recognizes, err := a.recognizesPreface(ctx); err != nil || !recognizes && !needed {
-			a.speech.learnH2(doubtful)
+			a.versions.setH2(doubtful)
 			return false, err
 		}
 	}
@@ -174,30 +176,30 @@ func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
 	case reply == none:
 		h2, err := a.confirmPreface(ctx)
 		if err == nil && h2 != unknown {
-			a.speech.learnH2(h2)
+			a.versions.setH2(h2)
 		}
 		return h2 == yes, err
 	default:
-		speaks, silent, err = a.question(ctx, answersPreface)
+		supported, silent, err = a.testConn(ctx, acceptsPreface)
 	}
 	if err != nil {
 		return false, err
 	}
-	if silent && a.speech.http1() != yes {
+	if silent && a.versions.http1() != yes {
 		return false, nil // the user container may be too busy to respond, so the result is not stored
 	}
 	result := no
-	if speaks {
+	if supported {
 		result = yes
 	}
-	a.speech.learnH2(result)
-	return speaks, nil
+	a.versions.setH2(result)
+	return supported, nil
 }
 
 // badRequest is malformed in each version of HTTP, so that an HTTP/1.1 server responds with 400 and does not call a
-// handler. The method is not a token. The line has more than three words, because Python's http.server checks the number
-// of words before it selects a handler. The request is longer than the HTTP/2 preface, so that a server that compares
-// the input with the preface does not wait for more bytes.
+// handler. The method is not a token. The line has more than three words, because Python's http.server checks the
+// number of words before it selects a handler. The request is longer than the HTTP/2 preface, so that a server that
+// compares the input with the preface does not wait for more bytes.
 const badRequest = "@ @ queue-proxy protocol detection HTTP/1.1\r\n\r\n"
 
 // reply is the protocol of the response to a bad request.
@@ -212,7 +214,7 @@ const (
 // sendBadRequest sends badRequest on a separate connection. silent reports whether the response
 // timed out.
 func (a *App) sendBadRequest(ctx context.Context) (r reply, silent bool, err error) {
-	_, silent, err = a.question(ctx, func(c net.Conn) bool {
+	_, silent, err = a.testConn(ctx, func(c net.Conn) bool {
 		if _, err := io.WriteString(c, badRequest); err != nil {
 			return false
 		}
@@ -240,7 +242,7 @@ const shortBadRequest = "@\r\n\r\n"
 // A server that compares the preface in a handler, such as package h2c, is not recognized.
 func (a *App) recognizesPreface(ctx context.Context) (bool, error) {
 	const laterRequests = 3
-	recognizes, _, err := a.question(ctx, func(c net.Conn) bool {
+	recognizes, _, err := a.testConn(ctx, func(c net.Conn) bool {
 		if _, err := io.WriteString(c, shortBadRequest); err != nil {
 			return false
 		}
@@ -273,16 +275,16 @@ func isSilent(c net.Conn) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// speaksOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. If the result is true,
-// the user container cannot have processed an HTTP/1.1 request. The error is a *transport.Error if no connection can be
-// opened, or the cause of the context.
+// supportsOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. If the result is
+// true, the user container cannot have processed an HTTP/1.1 request. The error is a *transport.Error if no connection
+// can be opened, or the cause of the context.
 //
-// speaksOnlyH2 first sends a bad request. A response in HTTP/1.1 or in HTTP/2 shows the result. If the user container
-// closes the connection without a response, it supports only HTTP/2, or it is about to exit. To distinguish these cases,
-// speaksOnlyH2 opens an HTTP/2 connection and sends another bad request. After that, the user container must still
-// accept a new connection, and the HTTP/2 connection must still work.
-func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
-	if h1 := a.speech.http1(); h1 != unknown {
+// supportsOnlyH2 first sends a bad request. A response in HTTP/1.1 or in HTTP/2 shows the result. If the user container
+// closes the connection without a response, it supports only HTTP/2, or it is about to exit. To distinguish these
+// cases, supportsOnlyH2 opens an HTTP/2 connection and sends another bad request. After that, the user container must
+// still accept a new connection, and the HTTP/2 connection must still work.
+func (a *App) supportsOnlyH2(ctx context.Context) (bool, error) {
+	if h1 := a.versions.http1(); h1 != unknown {
 		return h1 == no, nil
 	}
 	r, silent, err := a.sendBadRequest(ctx)
@@ -290,75 +292,75 @@ func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 	case err != nil || silent:
 		return false, err
 	case r != none:
-		a.speech.learnH1(r == inHTTP1)
+		a.versions.setH1(r == inHTTP1)
 		return r == inHTTP2, nil
 	}
-	if h2, err := a.speaksH2(ctx, false); err != nil || !h2 {
+	if h2, err := a.supportsH2(ctx, false); err != nil || !h2 {
 		return false, err
 	}
-	if h1 := a.speech.http1(); h1 != unknown {
+	if h1 := a.versions.http1(); h1 != unknown {
 		return h1 == no, nil
 	}
 	var h1 bool
-	sure, _, err := a.question(ctx, func(witness net.Conn) bool {
-		if !answersPreface(witness) {
+	sure, _, err := a.testConn(ctx, func(witness net.Conn) bool {
+		if !acceptsPreface(witness) {
 			return false
 		}
 		r, silent, err := a.sendBadRequest(ctx)
 		if h1 = r == inHTTP1; err != nil || silent || h1 {
 			return h1
 		}
-		h2, _, err := a.question(ctx, answersPreface) // checks that the user container still accepts connections
-		return err == nil && h2 && livesOn(witness)
+		h2, _, err := a.testConn(ctx, acceptsPreface) // checks that the user container still accepts connections
+		return err == nil && h2 && respondsToPing(witness)
 	})
 	if err != nil || !sure {
 		return false, err
 	}
-	a.speech.learnH1(h1)
+	a.versions.setH1(h1)
 	return !h1, nil
 }
 
-// question opens a connection to the user container, calls answers with the connection, and returns the result. silent
-// reports whether answers returned false because of prefaceTimeout.
-func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, silent bool, err error) {
+// testConn opens a connection to the user container and returns the result of test for the connection. silent reports
+// whether test returned false because of prefaceTimeout.
+func (a *App) testConn(ctx context.Context, test func(net.Conn) bool) (result, silent bool, err error) {
 	c, err := a.Dial(ctx)
 	if err != nil {
 		return false, false, err
 	}
 	defer c.Close()
-	patience, cancel := context.WithTimeout(ctx, prefaceTimeout)
+	limited, cancel := context.WithTimeout(ctx, prefaceTimeout)
 	defer cancel()
-	stop := context.AfterFunc(patience, func() { c.SetDeadline(past) })
+	stop := context.AfterFunc(limited, func() { c.SetDeadline(past) })
 	defer stop()
-	is = answers(c)
+	result = test(c)
 	if ctx.Err() != nil {
 		return false, false, context.Cause(ctx)
 	}
-	return is, !is && patience.Err() != nil, nil
+	return result, !result && limited.Err() != nil, nil
 }
 
-// prefaceTimeout is the timeout of question. A server that supports HTTP/2 responds immediately. An HTTP/1.1 server may
-// wait for the rest of the request.
+// prefaceTimeout is the maximum duration of a test in testConn. A server that supports HTTP/2 responds immediately. An
+// HTTP/1.1 server may wait for the rest of the request.
 const prefaceTimeout = time.Second
 
 // confirmPreface detects HTTP/2 after the user container has closed a connection without a response to a bad request.
 // Such a user container supports only HTTP/2, or it is starting. confirmPreface therefore first sends only the first
 // line of the preface, and then bad requests on other connections. If the user container responds to a bad request in
-// HTTP/1.1, confirmPreface does not send the rest of the preface, and the result is unknown. If the user container closes
-// all connections, the result is doubtful.
+// HTTP/1.1, confirmPreface does not send the rest of the preface, and the result is unknown. If the user container
+// closes all connections, the result is doubtful.
 //
 // A grpc-go server sends its SETTINGS frame and reads the preface at the same time. It may therefore close one
 // connection without a response and respond to the next bad request in HTTP/2.
 func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 	const requests = 2
-	speaks, silent, err := a.question(ctx, func(c net.Conn) bool {
+	supported, silent, err := a.testConn(ctx, func(c net.Conn) bool {
 		if _, err := io.WriteString(c, prefaceLine); err != nil {
 			return false
 		}
 		for range requests {
 			r, silent, err := a.sendBadRequest(ctx)
 			if r == inHTTP2 {
-				a.speech.learnH1(false)
+				a.versions.setH1(false)
 				return true
 			}
 			if err != nil || silent || r != none {
@@ -374,7 +376,7 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 		return err == nil && readsSettings(c)
 	})
 	switch {
-	case speaks:
+	case supported:
 		return yes, nil
 	case silent || err != nil:
 		return unknown, err
@@ -382,16 +384,16 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 	return h2, nil
 }
 
-// prefaceLine and prefaceRest are the HTTP/2 preface with an empty SETTINGS frame (RFC 9113 section 3.4). For an HTTP/1.1
-// server, prefaceLine is the request line of an incomplete request.
+// prefaceLine and prefaceRest are the HTTP/2 preface with an empty SETTINGS frame (RFC 9113 section 3.4). For an
+// HTTP/1.1 server, prefaceLine is the request line of an incomplete request.
 const (
 	prefaceLine = "PRI * HTTP/2.0\r\n"
 	prefaceRest = "\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 )
 
-// answersPreface sends the HTTP/2 preface of a client. It reports whether the server responds with the preface of a
+// acceptsPreface sends the HTTP/2 preface of a client. It reports whether the server responds with the preface of a
 // server, which is a SETTINGS frame (RFC 9113 section 3.4).
-func answersPreface(c net.Conn) bool {
+func acceptsPreface(c net.Conn) bool {
 	_, err := io.WriteString(c, prefaceLine+prefaceRest)
 	return err == nil && readsSettings(c)
 }
@@ -411,11 +413,11 @@ func skipPayload(r io.Reader, head [9]byte) bool {
 	return err == nil
 }
 
-// livesOn reports whether an HTTP/2 server responds to a PING (RFC 9113 section 6.7) 20 ms after it has responded
-// to the preface. A server that is about to exit does not respond to the PING.
-func livesOn(c net.Conn) bool {
-	const while = 20 * time.Millisecond
-	time.Sleep(while)
+// respondsToPing sends a PING frame (RFC 9113 section 6.7) after 20 ms, and reports whether the HTTP/2 server responds
+// to it. The server has already responded to the preface. A server that is about to exit does not respond to the PING.
+func respondsToPing(c net.Conn) bool {
+	const delay = 20 * time.Millisecond
+	time.Sleep(delay)
 	const ping, ack = 6, 1
 	if _, err := io.WriteString(c, "\x00\x00\x08\x06\x00\x00\x00\x00\x00alive???"); err != nil {
 		return false

@@ -66,11 +66,11 @@ func onlyH2(t *testing.T, serve func(conn *harness.AppConn), expects bool) (inTi
 	if len(late) > 0 {
 		return false
 	}
-	if transport.FaultOf(got.err) != transport.FaultGarbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
-		t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
+	if transport.FaultOf(got.err) != transport.FaultGarbage || !errors.Is(got.err, errHTTP2Response) || !a.OnlyH2() || !k.bodyUntouched() {
+		t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errHTTP2Response)
 	}
-	if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
-		t.Errorf("got %v, %v, want HTTP/2 without a detection", speaks, err)
+	if supported, err := a.supportsH2(t.Context(), false); !supported || err != nil {
+		t.Errorf("got %v, %v, want HTTP/2 without a detection", supported, err)
 	}
 	return true
 }
@@ -86,7 +86,7 @@ func TestInvalidResponseKeepsProtocolUnknown(t *testing.T) {
 	} {
 		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); conn.Send(say) }).Port)
 		got := newCall("GET", "/").do(a)
-		if h1, h2 := a.speech.heard(); transport.FaultOf(got.err) != transport.FaultGarbage || h1 != unknown || h2 != unknown {
+		if h1, h2 := a.versions.stored(); transport.FaultOf(got.err) != transport.FaultGarbage || h1 != unknown || h2 != unknown {
 			t.Errorf("got %v, %d, %d after %q, want garbage and unknown protocols", got.err, h1, h2, say)
 		}
 	}
@@ -96,7 +96,7 @@ func TestNewConnectionCloseReportsSilent(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn) }).Port)
 		if known {
-			a.speech.learnH1(true)
+			a.versions.setH1(true)
 		}
 		var e *transport.Error
 		if err := newCall("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != transport.FaultReset || e.Silent == known {
@@ -107,11 +107,11 @@ func TestNewConnectionCloseReportsSilent(t *testing.T) {
 
 func TestHTTP2IsDetectedOnce(t *testing.T) {
 	for _, c := range []struct {
-		name     string
-		serve    func(conn *harness.AppConn)
-		speaks   bool
-		only     bool // HTTP/1.1 is known not to be supported
-		prefaces int  // number of connections with the HTTP/2 preface
+		name      string
+		serve     func(conn *harness.AppConn)
+		supported bool
+		only      bool // HTTP/1.1 is known not to be supported
+		prefaces  int  // number of connections with the HTTP/2 preface
 	}{
 		{"HTTP/2 after the preface", func(conn *harness.AppConn) {
 			if r := readHead(conn); r != nil {
@@ -138,8 +138,8 @@ func TestHTTP2IsDetectedOnce(t *testing.T) {
 			s := harness.NewApp(t, c.serve)
 			a := unknownApp(t, s.Port)
 			for range 2 {
-				if speaks, err := a.speaksH2(t.Context(), false); speaks != c.speaks || err != nil {
-					t.Errorf("got %v, %v, want %v", speaks, err, c.speaks)
+				if supported, err := a.supportsH2(t.Context(), false); supported != c.supported || err != nil {
+					t.Errorf("got %v, %v, want %v", supported, err, c.supported)
 				}
 			}
 			harness.Equal(t, a.OnlyH2(), c.only, "only HTTP/2")
@@ -162,8 +162,8 @@ func TestDetectionIsNotRepeated(t *testing.T) {
 		var detected atomic.Bool
 		for !detected.Load() {
 			all.Go(func() {
-				if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
-					t.Errorf("got %v, %v, want HTTP/2", speaks, err)
+				if supported, err := a.supportsH2(t.Context(), false); !supported || err != nil {
+					t.Errorf("got %v, %v, want HTTP/2", supported, err)
 				}
 				detected.Store(true)
 			})
@@ -180,12 +180,12 @@ func TestDetectionSkipsCanceledRequest(t *testing.T) {
 	over := errors.New("over")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(over)
-	if _, err := a.speaksH2(ctx, false); !errors.Is(err, over) {
+	if _, err := a.supportsH2(ctx, false); !errors.Is(err, over) {
 		t.Errorf("got %v, want %v", err, over)
 	}
-	a.speech.mu.Lock()
-	defer a.speech.mu.Unlock()
-	if a.speech.asking != nil {
+	a.versions.mu.Lock()
+	defer a.versions.mu.Unlock()
+	if a.versions.detection != nil {
 		t.Error("got a running detection, want none")
 	}
 }
@@ -232,8 +232,8 @@ func TestOnlyH2RequiresHTTP2Response(t *testing.T) {
 			s := harness.NewApp(t, c.serve)
 			a := unknownApp(t, s.Port)
 			for range 2 {
-				only, err := a.speaksOnlyH2(t.Context())
-				if h1, _ := a.speech.heard(); only != c.only || err != nil || h1 != c.h1 {
+				only, err := a.supportsOnlyH2(t.Context())
+				if h1, _ := a.versions.stored(); only != c.only || err != nil || h1 != c.h1 {
 					t.Errorf("got %v, %v, HTTP/1.1 %d, want %v, HTTP/1.1 %d", only, err, h1, c.only, c.h1)
 				}
 			}
@@ -260,10 +260,10 @@ func TestClosedConnectionsAreNotDetectedAsHTTP2Only(t *testing.T) {
 		conn.Hang()
 	})
 	a := unknownApp(t, s.Port)
-	if only, err := a.speaksOnlyH2(t.Context()); only || err != nil {
+	if only, err := a.supportsOnlyH2(t.Context()); only || err != nil {
 		t.Errorf("got %v, %v, want false, because the app may also support HTTP/1.1", only, err)
 	}
-	if h1, _ := a.speech.heard(); h1 != unknown {
+	if h1, _ := a.versions.stored(); h1 != unknown {
 		t.Errorf("got HTTP/1.1 %d, want it unknown", h1)
 	}
 }
@@ -289,13 +289,13 @@ func TestDetectionStoresTimeoutOnlyForHTTP1(t *testing.T) {
 			})
 			a := unknownApp(t, s.Port)
 			if c.h1 {
-				a.speech.learnH1(true)
+				a.versions.setH1(true)
 			}
-			if speaks, err := a.speaksH2(t.Context(), false); speaks || err != nil {
-				t.Errorf("got %v, %v, want not HTTP/2", speaks, err)
+			if supported, err := a.supportsH2(t.Context(), false); supported || err != nil {
+				t.Errorf("got %v, %v, want not HTTP/2", supported, err)
 			}
-			if speaks, err := a.speaksH2(t.Context(), false); speaks == c.remember || err != nil {
-				t.Errorf("got %v, %v, want the result stored: %v", speaks, err, c.remember)
+			if supported, err := a.supportsH2(t.Context(), false); supported == c.remember || err != nil {
+				t.Errorf("got %v, %v, want the result stored: %v", supported, err, c.remember)
 			}
 		})
 	}
@@ -304,8 +304,8 @@ func TestDetectionStoresTimeoutOnlyForHTTP1(t *testing.T) {
 func TestDialErrorResetsDetectedProtocol(t *testing.T) {
 	s := harness.NewApp(t, func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() })
 	a := unknownApp(t, s.Port)
-	a.speaksH2(t.Context(), false)
-	a.speech.learnH1(false)
+	a.supportsH2(t.Context(), false)
+	a.versions.setH1(false)
 	s.Listener.Close()
 	if got := newCall("GET", "/").do(a); transport.FaultOf(got.err) != transport.FaultUnreachable {
 		t.Fatalf("got %v, want unreachable", got.err)
@@ -313,7 +313,7 @@ func TestDialErrorResetsDetectedProtocol(t *testing.T) {
 	if a.OnlyH2() {
 		t.Error("got only HTTP/2, want an unknown protocol")
 	}
-	if _, err := a.speaksH2(t.Context(), false); transport.FaultOf(err) != transport.FaultUnreachable {
+	if _, err := a.supportsH2(t.Context(), false); transport.FaultOf(err) != transport.FaultUnreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 }
@@ -322,11 +322,11 @@ func TestDetectionEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	left := errors.New("the client has gone")
 	a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); cancel(left); conn.Hang() }).Port)
-	speaks, err := a.speaksH2(ctx, false)
-	if speaks || !errors.Is(err, left) {
-		t.Errorf("got %v, %v, want %v", speaks, err, left)
+	supported, err := a.supportsH2(ctx, false)
+	if supported || !errors.Is(err, left) {
+		t.Errorf("got %v, %v, want %v", supported, err, left)
 	}
-	if _, h2 := a.speech.heard(); h2 != unknown {
+	if _, h2 := a.versions.stored(); h2 != unknown {
 		t.Error("got a stored result, want none")
 	}
 }
@@ -350,20 +350,20 @@ func netHTTP(t *testing.T, http1, http2 bool) (*App, *atomic.Int32) {
 }
 
 func TestDetectionDoesNotCallNetHTTPHandler(t *testing.T) {
-	for name, c := range map[string]struct{ http1, http2, speaks, only bool }{
+	for name, c := range map[string]struct{ http1, http2, supported, only bool }{
 		"HTTP/1": {http1: true},
-		"HTTP/2": {http2: true, speaks: true, only: true},
-		"both":   {http1: true, http2: true, speaks: true},
+		"HTTP/2": {http2: true, supported: true, only: true},
+		"both":   {http1: true, http2: true, supported: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, handled := netHTTP(t, c.http1, c.http2)
-			only, err := a.speaksOnlyH2(t.Context())
+			only, err := a.supportsOnlyH2(t.Context())
 			harness.NoError(t, err)
 			a.Forget()
-			speaks, err := a.speaksH2(t.Context(), false)
+			supported, err := a.supportsH2(t.Context(), false)
 			harness.NoError(t, err)
-			if n := handled.Load(); speaks != c.speaks || only != c.only || n != 0 {
-				t.Errorf("got HTTP/2 %v, only HTTP/2 %v, %d requests, want %v, %v, 0", speaks, only, n, c.speaks, c.only)
+			if n := handled.Load(); supported != c.supported || only != c.only || n != 0 {
+				t.Errorf("got HTTP/2 %v, only HTTP/2 %v, %d requests, want %v, %v, 0", supported, only, n, c.supported, c.only)
 			}
 		})
 	}
@@ -387,8 +387,8 @@ func TestDetectionDuringStartDoesNotCallHandler(t *testing.T) {
 			})
 			a := unknownApp(t, s.Port)
 			for range 6 {
-				if speaks, err := a.speaksH2(t.Context(), false); speaks || err != nil {
-					t.Fatalf("got %v, %v, want false", speaks, err)
+				if supported, err := a.supportsH2(t.Context(), false); supported || err != nil {
+					t.Fatalf("got %v, %v, want false", supported, err)
 				}
 			}
 			harness.Equal(t, handled.Load(), int32(0), "requests that reached the handler")
@@ -410,8 +410,8 @@ func TestHTTP2IsDetectedAfterClosedConnection(t *testing.T) {
 				conn.Send(settings)
 			})
 			a := unknownApp(t, s.Port)
-			if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
-				t.Errorf("got %v, %v, want true", speaks, err)
+			if supported, err := a.supportsH2(t.Context(), false); !supported || err != nil {
+				t.Errorf("got %v, %v, want true", supported, err)
 			}
 		})
 	}
@@ -430,13 +430,13 @@ func TestPrefaceIsSentIfRequestNeedsHTTP2(t *testing.T) {
 	ln := harness.Listen(t)
 	s := harness.ServeApp(t, ln, app)
 	a := unknownApp(t, s.Port)
-	a.speech.learnH1(true)
-	a.speech.learnH2(doubtful)
+	a.versions.setH1(true)
+	a.versions.setH2(doubtful)
 	for _, needed := range []bool{false, true, false} {
-		_, h2 := a.speech.heard()
+		_, h2 := a.versions.stored()
 		want := needed || h2 == yes
-		if speaks, err := a.speaksH2(t.Context(), needed); speaks != want || err != nil {
-			t.Errorf("needed %v: got %v, %v, want %v", needed, speaks, err, want)
+		if supported, err := a.supportsH2(t.Context(), needed); supported != want || err != nil {
+			t.Errorf("needed %v: got %v, %v, want %v", needed, supported, err, want)
 		}
 	}
 	for contentType, want := range map[string]bool{
@@ -447,5 +447,5 @@ func TestPrefaceIsSentIfRequestNeedsHTTP2(t *testing.T) {
 	}
 }
 
-// heard returns whether the user container supports HTTP/1.1 and HTTP/2.
-func (s *speech) heard() (h1, h2 answer) { return s.http1(), answer(s.h2.Load()) }
+// stored reports whether the user container supports HTTP/1.1 and HTTP/2.
+func (v *versions) stored() (h1, h2 answer) { return v.http1(), answer(v.h2.Load()) }

@@ -38,7 +38,8 @@ type Settings struct {
 	// MaxHeaderBytes is the maximum length of a response header section in bytes. 0 means 1 MiB.
 	MaxHeaderBytes int
 
-	// OnFull is called each time a request begins to wait because MaxConns is reached. It must not block. It may be nil.
+	// OnFull is called each time a request begins to wait because MaxConns is reached. It must not block. It may be
+	// nil.
 	OnFull func()
 
 	// Control sets the options of a socket before it connects (see [net.Dialer]). It may be nil.
@@ -52,8 +53,8 @@ const (
 	// idleTimeout is the maximum time that a connection stays idle in the pool. If the user container closes the
 	// connection earlier, the connection is not reused.
 	idleTimeout = 90 * time.Second
-	// keepAliveMargin is subtracted from the timeout in a Keep-Alive field, so that a connection is not reused while the
-	// user container closes it.
+	// keepAliveMargin is subtracted from the timeout in a Keep-Alive field, so that a connection is not reused while
+	// the user container closes it.
 	keepAliveMargin = time.Second
 )
 
@@ -71,7 +72,7 @@ type App struct {
 	waiters list.List     // elements of type *waiter in FIFO order
 	full    time.Time     // see bound.Pool.Reached
 
-	speech speech
+	versions versions
 
 	sendsBodyToHEAD atomic.Bool // the user container has sent a body in response to HEAD; see putWhenSilent
 }
@@ -127,8 +128,8 @@ func (a *App) take() *clientConn {
 	}
 }
 
-// put adds c to the pool, or closes c. keepAlive is the timeout in the Keep-Alive field of the response. A negative value
-// means that the response has no such timeout.
+// put adds c to the pool, or closes c. keepAlive is the timeout in the Keep-Alive field of the response. A negative
+// value means that the response has no such timeout.
 func (a *App) put(c *clientConn, keepAlive time.Duration) {
 	life := idleTimeout
 	if keepAlive >= 0 {
@@ -256,7 +257,7 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 		fault := transport.FaultLocal
 		if !isLocal(first) {
 			fault = transport.FaultUnreachable
-			a.speech.forget()
+			a.versions.forget()
 		}
 		if fault == transport.FaultUnreachable && !refused(first) || !time.Now().Add(dialAgain).Before(end) {
 			return nil, &transport.Error{Fault: fault, Err: first}

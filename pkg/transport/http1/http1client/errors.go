@@ -9,16 +9,16 @@ import (
 )
 
 var (
-	errNotAsked   = errors.New("unexpected status 101")
-	errNoUpgrade  = errors.New("status 101 without an Upgrade header")
-	errSpeaksH2   = errors.New("unexpected HTTP/2 response")
-	errEndedEarly = errors.New("incomplete body")
-	errStale      = errors.New("idle connection closed by the application")
-	errPartly     = errors.New("incomplete request header") // returned by sendOrRead to rawRead only
+	errUnexpectedSwitch = errors.New("unexpected status 101")
+	errNoUpgrade        = errors.New("status 101 without an Upgrade header")
+	errHTTP2Response    = errors.New("unexpected HTTP/2 response")
+	errEndedEarly       = errors.New("incomplete body")
+	errStale            = errors.New("idle connection closed by the application")
+	errPartly           = errors.New("incomplete request header") // returned by sendOrRead to rawRead only
 )
 
-// refused reports whether err means that no process listens on the address. Dial tries the other address only after such
-// an error. On a host without IPv6, the error is not ECONNREFUSED.
+// refused reports whether a dial failed with err because no process listens on the address or because the host does not
+// have the address. Dial tries the other address only after such an error.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || netconn.LoopbackMissing(err)
 }

@@ -50,7 +50,7 @@ func FuzzResponse(f *testing.F) {
 // answerWith runs a call whose response is sent in two parts. It reports whether the connection can
 // be reused.
 func answerWith(t *testing.T, a *App, k *testCall, first, rest []byte) (got outcome, kept bool) {
-	a.speech.learnH1(true)
+	a.versions.setH1(true)
 	near, far := pipes()
 	read, written := make(chan struct{}), make(chan struct{})
 	go func() { // discard the input

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func app(t testing.TB, serve func(conn *harness.AppConn)) *App {
 	t.Helper()
 	a := unknownApp(t, harness.NewApp(t, serve).Port)
-	a.speech.learnH1(true)
+	a.versions.setH1(true)
 	return a
 }
 

@@ -27,13 +27,13 @@ func (c *Call) hold(a *App, conn *clientConn, err error) bool {
 	return true
 }
 
-// Wait waits until the final response begins, the user container closes the connection, or the duration most has passed.
-// It first closes the write side of the connection, so that the user container can stop processing the request. Wait
+// Wait waits until the final response begins, the user container closes the connection, or the timeout expires. It
+// first closes the write side of the connection, so that the user container can stop processing the request. Wait
 // closes the connection before it returns. answered reports whether a final response has begun.
-func (h *heldConn) Wait(most time.Duration) (answered bool) {
+func (h *heldConn) Wait(timeout time.Duration) (answered bool) {
 	c := h.conn
 	defer c.close()
-	c.SetDeadline(time.Now().Add(most))
+	c.SetDeadline(time.Now().Add(timeout))
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
 		return false
 	}

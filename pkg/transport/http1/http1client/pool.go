@@ -70,7 +70,7 @@ func (a *App) await(ctx context.Context, fresh bool) (n *clientConn, err error) 
 	case <-ctx.Done():
 	}
 	a.mu.Lock()
-	a.waiters.Remove(element) // has no effect if w has already been removed; turn then contains a value
+	a.waiters.Remove(element) // no effect if nextWaiterLocked has removed w; w.turn then contains a value
 	a.mu.Unlock()
 	select {
 	case n = <-w.turn:

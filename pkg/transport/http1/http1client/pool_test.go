@@ -129,11 +129,11 @@ func TestDialRetriesRefusedConnection(t *testing.T) {
 	port, open := harness.ClosedPort(t)
 	a := New(Settings{Port: port, ConnectRetry: harness.Patience})
 	defer a.Close()
-	a.speech.learnH1(true)
+	a.versions.setH1(true)
 	got := make(chan outcome, 1)
 	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 	go func() { got <- k.do(a) }()
-	harness.Until(t, "a dial that has failed", func() bool { h1, _ := a.speech.heard(); return h1 == unknown })
+	harness.Until(t, "a dial that has failed", func() bool { h1, _ := a.versions.stored(); return h1 == unknown })
 	harness.ServeApp(t, open(), func(conn *harness.AppConn) {
 		_, body := readRequest(conn)
 		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)

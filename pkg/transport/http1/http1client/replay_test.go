@@ -38,7 +38,7 @@ func second(t *testing.T, serve func(conn *harness.AppConn)) (*App, *harness.App
 		}
 	})
 	a := unknownApp(t, s.Port)
-	a.speech.learnH1(true)
+	a.versions.setH1(true)
 	newCall("GET", "/").do(a).want(t, 200, "hello")
 	return a, s
 }
@@ -169,7 +169,7 @@ func TestUnwrittenRequestIsReplayedForEachMethod(t *testing.T) {
 				conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
 			})
 			a := unknownApp(t, s.Port)
-			a.speech.learnH1(true)
+			a.versions.setH1(true)
 			nc, err := net.Dial("tcp", a.addresses[0])
 			harness.NoError(t, err)
 			a.put(slotted(a, &mute{nc.(*net.TCPConn), takes}), -1)

@@ -59,7 +59,7 @@ func TestMaxConnsQueuesRequests(t *testing.T) {
 	var full atomic.Int32
 	a := New(Settings{Port: g.Port, MaxConns: 1, OnFull: func() { full.Add(1) }})
 	defer a.Close()
-	a.speech.learnH1(true)
+	a.versions.setH1(true)
 	_, outcomes := g.queued(t, a, 3)
 	if s := a.ConnState(); s.Open != 1 || s.Limit != 1 || s.Reached.IsZero() || full.Load() != 3 {
 		t.Errorf("got %+v and %d calls of OnFull, want 1 open and 3 calls", s, full.Load())
@@ -83,7 +83,7 @@ func TestMaxConnsAbortRemovesWaiter(t *testing.T) {
 	g := newGated(t)
 	a := New(Settings{Port: g.Port, MaxConns: 1})
 	defer a.Close()
-	a.speech.learnH1(true)
+	a.versions.setH1(true)
 	calls, outcomes := g.queued(t, a, 2)
 	calls[1].Abort()
 	if got := harness.Receive(t, outcomes[1], "end of the aborted call"); transport.FaultOf(got.err) != transport.FaultAborted {
@@ -100,7 +100,7 @@ func TestMaxConnsReleasesSlotOfClosedConnection(t *testing.T) {
 	g := newGated(t)
 	a := New(Settings{Port: g.Port, MaxConns: 1})
 	defer a.Close()
-	a.speech.learnH1(true)
+	a.versions.setH1(true)
 	_, outcomes := g.queued(t, a, 1)
 	close(g.gate) // the app closes both connections without a response
 	for _, got := range outcomes {
@@ -116,7 +116,7 @@ func TestMaxConnsClosesIdleConnectionForFreshOne(t *testing.T) {
 	g := newGated(t)
 	a := New(Settings{Port: g.Port, MaxConns: 1})
 	defer a.Close()
-	a.speech.learnH1(true)
+	a.versions.setH1(true)
 	_, outcomes := g.queued(t, a, 0)
 	g.gate <- struct{}{}
 	harness.Receive(t, outcomes[0], "response").want(t, 204, "")

@@ -167,7 +167,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	for {
 		if len(first) > 0 {
 			t.touch()
-			t.patience(dst, src)
+			t.setDeadlines(dst, src)
 			n, err := dst.Write(first)
 			moved += int64(n)
 			if err != nil {
@@ -184,7 +184,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 			t.putLarge(pooled)
 			pooled, buf = nil, small
 		}
-		t.patience(dst, src)
+		t.setDeadlines(dst, src)
 		n, err := src.Read(buf)
 		first = buf[:n]
 		if n > 0 {
@@ -195,7 +195,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 				t.limit()
 			}
 			if !t.half.Swap(true) {
-				t.patience(src, dst) // sets a deadline for the other direction
+				t.setDeadlines(src, dst) // sets a deadline for the other direction
 			}
 			return moved
 		}
@@ -209,9 +209,9 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	return moved
 }
 
-// patience sets a deadline for the next read from src and the next write to dst if one direction of the tunnel has ended
-// and the call was not aborted.
-func (t *tunnel) patience(dst, src net.Conn) {
+// setDeadlines sets a deadline for the next read from src and the next write to dst. It does nothing while both
+// directions of the tunnel are open, and after the call was aborted.
+func (t *tunnel) setDeadlines(dst, src net.Conn) {
 	if !t.half.Load() {
 		return
 	}
@@ -227,8 +227,8 @@ func (t *tunnel) patience(dst, src net.Conn) {
 	}
 }
 
-// recordReset is called with the error of a read from c or a write to c. If err reports a reset, recordReset records that
-// the peer has reset the connection.
+// recordReset is called with the error of a read from c or a write to c. If err reports a reset, recordReset records
+// that the peer has reset the connection.
 func (t *tunnel) recordReset(err error, c net.Conn) {
 	switch {
 	case !errors.Is(err, syscall.ECONNRESET):
@@ -239,8 +239,8 @@ func (t *tunnel) recordReset(err error, c net.Conn) {
 	}
 }
 
-// wasReset is called after a read from c has returned io.EOF, and reports whether the peer has reset the connection. The
-// kernel reports a reset only once. If a write has already returned ECONNRESET, the next read returns io.EOF.
+// wasReset is called after a read from c has returned io.EOF, and reports whether the peer has reset the connection.
+// The kernel reports a reset only once. If a write has already returned ECONNRESET, the next read returns io.EOF.
 func (t *tunnel) wasReset(c net.Conn) bool {
 	if c != t.app {
 		return t.clientReset.Load()
@@ -264,7 +264,7 @@ func (t *tunnel) closeWrite(c net.Conn) error {
 	return closeWrite(c)
 }
 
-// recordTimeout records the bound TunnelTimeout if err reports that a deadline set by patience has expired.
+// recordTimeout records the bound TunnelTimeout if err reports that a deadline set by setDeadlines has expired.
 func (t *tunnel) recordTimeout(err error) {
 	if !t.half.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
@@ -276,7 +276,7 @@ func (t *tunnel) recordTimeout(err error) {
 	}
 }
 
-// limit sets the deadline of a WebSocket whose client closed its side.
+// limit sets the deadline of a WebSocket after the client has closed its side of the connection.
 func (t *tunnel) limit() {
 	t.call.mu.Lock()
 	defer t.call.mu.Unlock()

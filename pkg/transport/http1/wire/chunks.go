@@ -11,8 +11,8 @@ import (
 // Chunks decodes the chunked transfer coding (RFC 9112 section 7.1) incrementally. The zero value
 // is ready to use. Reset prepares it for another body.
 //
-// Unless Lenient is set, Chunks rejects whitespace after the chunk size and at the end of the line, although the
-// grammar allows some whitespace, because implementations interpret it differently. A line must end in CRLF.
+// Unless Lenient is set, Chunks rejects whitespace after the chunk size and at the end of the line. The grammar allows
+// some of this whitespace, but implementations interpret it differently. A line must end in CRLF.
 type Chunks struct {
 	// MaxTrailer is the maximum length of a trailer section in bytes. 0 means [maxTrailer]. Reset
 	// does not change it.
@@ -140,7 +140,7 @@ func (c *Chunks) step(b byte) chunkState {
 			return trailerStart
 		}
 		c.digits = 0
-		credit := c.left - 1 // one byte less, so that a body never reaches the limit of net/http before this limit
+		credit := c.left - 1 // one byte less, so that a body reaches this limit before the limit of net/http
 		if c.Lenient {
 			credit += freeExtension
 		}

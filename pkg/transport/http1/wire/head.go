@@ -102,7 +102,7 @@ const (
 	trailing         // true for a trailer section, whose fields do not affect the framing
 )
 
-// read parses the field lines in b[pos:end], including the empty line at the end. It returns the word for the first
+// read parses the field lines in b[pos:end], including the empty line at the end. It returns the Word of the first
 // error that makes the message invalid in every mode, or "" if there is none. bareBefore reports whether the line
 // before b[pos] ends in LF without CR.
 //

@@ -116,7 +116,7 @@ func (r *Request) parse(b []byte) (n int, refused *Error) {
 	if !resumed {
 		if !r.findLine(b) {
 			if r.begin < len(b) && b[r.begin] != '\r' && !transport.IsTokenChar(b[r.begin]) {
-				return 0, Refuse(WordRequestLine) // for example a TLS ClientHello, in which a LF may never arrive
+				return 0, Refuse(WordRequestLine) // for example a TLS ClientHello, in which an LF may never arrive
 			}
 			return 0, nil
 		}
@@ -325,10 +325,9 @@ func schemeLength(t []byte) int {
 	return 0
 }
 
-// plainHost parses uri-host [ ":" port ]. It accepts only hosts that are common in practice, which consist of
-// letters, digits, "-", ".", "_" and "~", or of an IPv6 address in brackets (RFC 3986 section 3.2.2 allows other
-// hosts). It returns the index of the first digit of the port, 0 if there is no port, or -1 if the host is empty or
-// not accepted.
+// plainHost parses uri-host [ ":" port ]. A host must be an IPv6 address in brackets, or consist of letters, digits,
+// "-", ".", "_" and "~". RFC 3986 section 3.2.2 allows other hosts, but they are not common. plainHost returns the
+// index of the first digit of the port, 0 if there is no port, or -1 if the host is empty or not accepted.
 func plainHost(s []byte) (port int) {
 	i := 0
 	if len(s) > 0 && s[0] == '[' {

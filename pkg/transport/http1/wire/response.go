@@ -16,10 +16,14 @@ type Response struct {
 	ContentLength int64 // -1 if there is none; a repeated value counts once
 	Chunked       bool  // false if ContentLength is set
 
-	// Close reports that no other response can be read from the connection. It is set if Connection
-	// contains close, if the version is HTTP/0.9, or HTTP/1.0 without keep-alive, if a line ends in
-	// LF without CR, or if a 204 response announces a body, which may still arrive (RFC 9110
-	// section 8.6). It does not report whether the body ends with the connection.
+	// Close reports that no other response can be read from the connection. It is set in these cases:
+	//
+	//   - Connection contains close;
+	//   - the version is HTTP/0.9, or HTTP/1.0 without keep-alive;
+	//   - a line ends in LF without CR;
+	//   - a 204 response announces a body, which may still arrive (RFC 9110 section 8.6).
+	//
+	// Close does not report whether the body ends with the connection.
 	Close bool
 
 	old       bool // the version is HTTP/0.9
@@ -54,7 +58,7 @@ type Response struct {
 //     that this package interprets is an error.
 //   - All lines after some line end in LF without CR (RFC 9112 section 2.2). CGI programs write such lines after
 //     the status line of their server. A CRLF after such a line is an error, because it can be the result of
-//     response splitting. Close is set, because an attacker may have inserted a LF into a value.
+//     response splitting. Close is set, because an attacker may have inserted an LF into a value.
 func (r *Response) Parse(b []byte) (n int, err error) {
 	empty := 0
 	if r.continued {

@@ -35,7 +35,7 @@ type Call struct {
 	asked      bool  // the user container sent a 100 response, so Body can be sent
 	bodyErr    error // error of reading Body
 	check      Check
-	infos      []wire.Response // informational responses that were not sent to the client yet
+	infos      []wire.Response // informational responses that have not been sent to the client yet
 	ended      bool            // the complete response was received
 	err        error           // reason why the response will not be complete, or nil
 	held       *[window]byte   // buffer for content; nil until content is received
@@ -45,7 +45,7 @@ type Call struct {
 
 	headSize   int // size in bytes of the final response's header section (RFC 9113 section 6.5.2)
 	headMemory netconn.HeadMemory
-	waiting    int // number of bytes charged to Memory for infos and for a long header section; guarded by mu
+	waiting    int // bytes charged to Memory for infos and for a long header section of the final response; guarded by mu
 }
 
 // Response is the final response to a [Call]. It is valid until Close is called.
@@ -69,8 +69,8 @@ func (c *Call) Begin() {
 	c.reset()
 }
 
-// Buffered returns the size of the buffer for response content in bytes, or 0 if there is no buffer. It does not include
-// header sections, whose size is charged to Memory.
+// Buffered returns the size of the buffer for response content in bytes, or 0 if there is no buffer. It does not
+// include header sections, whose size is charged to Memory.
 func (c *Call) Buffered() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,8 +221,8 @@ func (c *Call) awaitHead() error {
 	}
 }
 
-// addInfo stores an informational response until awaitHead forwards it. HTTP/2 has no flow control for header blocks, so
-// addInfo charges the memory of the response to the budget. c.mu must be held.
+// addInfo stores an informational response until awaitHead forwards it. HTTP/2 has no flow control for header blocks,
+// so addInfo charges the memory of the response to the budget. c.mu must be held.
 func (c *Call) addInfo(h *http2conn.Head) {
 	n := h.Size()
 	if !c.Memory.Account.Admit(n) {
@@ -292,8 +292,8 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// take returns received content. If there is none, it returns the number of bytes to credit for the content that was
-// returned before, and the error of Next. c.mu must be held.
+// take returns received content. If there is none, it returns the error for Next, and the number of bytes that the
+// caller must credit because earlier calls returned them. c.mu must be held.
 func (c *Call) take() (data []byte, credit int, err error) {
 	if c.w > c.r && !c.aborted {
 		data = c.held[c.r:c.w]

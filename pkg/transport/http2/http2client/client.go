@@ -97,7 +97,7 @@ type Client struct {
 	made       int           // number of connections that were opened
 	dials      int           // number of dials that were started
 	dialing    bool          // the last dial is in progress
-	optional   bool          // the last dial is optional: without it, the request would share a connection
+	optional   bool          // the last dial was started only to separate the content of clients
 	shareUntil time.Duration // time since client.since at which the next optional dial is allowed
 	queue      queue
 
@@ -157,9 +157,8 @@ func (n *clientConn) Full() bool { return false }
 // Received implements http2conn.Handler.
 func (n *clientConn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
 
-// silent reports whether the connection has open streams and nothing was received for Settings.Silence after a check. If
-// a check is due, silent starts it and returns false. passed is the current time since client.since. client.mu must be
-// held.
+// silent reports whether the connection has open streams and nothing was received for Settings.Silence after a check.
+// If a check is due, silent starts it and returns false. passed is the time since client.since. client.mu must be held.
 func (n *clientConn) silent(passed time.Duration) bool {
 	now, heard := int64(passed), n.heard.Load()
 	switch {

@@ -2,8 +2,8 @@ package http2client
 
 import "container/list"
 
-// A waiter is a request that waits for a stream. Its fields are guarded by Client.mu. After failed is closed, err can be
-// read without the lock.
+// A waiter is a request that waits for a stream. Its fields are guarded by Client.mu. After failed is closed, err can
+// be read without the lock.
 type waiter struct {
 	dial    int           // number of the dial that was in progress when the request arrived; 0 if there was none
 	first   chan struct{} // closed when the request is the first in the queue
@@ -45,7 +45,7 @@ func (q *queue) remove(w *waiter) {
 // fail removes the requests for which match returns true. Their calls to Open return err.
 func (q *queue) fail(err error, match func(*waiter) bool) {
 	var next *list.Element
-	// Iterate from the back, so that a request that must fail is not woken as the first request.
+	// Iterate from the back. Otherwise the removal of the first request could wake a request that must also fail.
 	for e := q.waiters.Back(); e != nil; e = next {
 		next = e.Prev()
 		if w := e.Value.(*waiter); match(w) {

@@ -14,14 +14,14 @@ type barrier struct {
 	abandoned int    // number of abandoned streams that the server may still count
 	covered   int    // number of abandoned streams that were reset before the last barrier was sent
 	frame     byte   // type of the last barrier: framePing or frameSettings
-	active    bool   // the last barrier was not acknowledged yet
+	active    bool   // the last barrier has not been acknowledged yet
 	pings     uint64 // number of PING frames sent, which is the payload of the last PING frame
 	pinged    uint64 // value of Conn.received when the last PING frame was sent
 	unacked   int    // number of SETTINGS frames that the server has not acknowledged
 
 	recent []time.Time // times at which streams were abandoned in the last recentTime, oldest first
 
-	resets float64   // number of abandoned streams minus resetRate per second, but at least 0
+	resets float64   // number of abandoned streams; decreases by resetRate per second until it is 0
 	since  time.Time // time at which the last stream was abandoned
 	stuck  uint64    // number of streams abandoned since the server last sent HEADERS or DATA
 	heard  uint64    // value of Conn.received when the last stream was abandoned
@@ -35,9 +35,9 @@ const (
 	// are lower than the defaults of nghttp2, which Node uses: a burst of 1000 frames and 33 frames per second.
 	maxResets = 500
 	resetRate = 20
-	// stuckFactor times the server's advertised limit of concurrent streams is the number of streams that can be reset
-	// while the server sends no response. Go's server closes the connection if its handlers have reached this limit
-	// and four times as many requests wait for a handler.
+	// stuckFactor limits the number of streams that are reset while the server sends no response. The maximum is
+	// stuckFactor times the server's advertised limit of concurrent streams. Go's server closes the connection if its
+	// handlers have reached the advertised limit and four times as many requests wait for a handler.
 	stuckFactor = 4
 	// recentTime is the time for which a server is assumed to process a request after its stream was reset. Go's
 	// server counts such requests against its limit of concurrent streams.
@@ -70,7 +70,7 @@ func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	return c.ending
 }
 
-// Check sends a frame that the server must acknowledge, unless an earlier such frame was not acknowledged yet.
+// Check sends a frame that the server must acknowledge, unless an earlier such frame has not been acknowledged yet.
 func (c *Conn) Check() {
 	c.mu.Lock()
 	c.addBarrier()

@@ -7,9 +7,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// A Block is an encoded header block (RFC 7541). The encoder uses only the static table and has no state, so a block can
-// be built by any goroutine and sent on any connection. Better compression is not needed, because the peers are usually
-// in the same cluster. The zero value is an empty block. A Block must not be used concurrently.
+// A Block is an encoded header block (RFC 7541). The encoder uses only the static table and has no state, so a block
+// can be built by any goroutine and sent on any connection. Better compression is not needed, because the peers are
+// usually in the same cluster. The zero value is an empty block. A Block must not be used concurrently.
 type Block struct {
 	b    []byte
 	size int // size of the header list (RFC 9113 section 6.5.2), in bytes
@@ -82,9 +82,9 @@ func (k *Block) Fields(fields []wire.Field) {
 	}
 }
 
-// neverIndexed is the first byte of a literal field that is never indexed (RFC 7541 section 6.2.3). An intermediary must
-// not add the field to a dynamic table, because an attacker could guess the value from the size of compressed headers
-// (RFC 7541 section 7.1).
+// neverIndexed is the first byte of a literal field that is never indexed (RFC 7541 section 6.2.3). An intermediary
+// must not add the field to a dynamic table, because an attacker could guess the value from the size of compressed
+// headers (RFC 7541 section 7.1).
 const neverIndexed = 0x10
 
 func secret(index int) bool {
@@ -95,8 +95,8 @@ func secret(index int) bool {
 	return false
 }
 
-// appendInteger appends n as an integer with a prefix of the given number of bits (RFC 7541 section 5.1). first contains
-// the other bits of the first byte.
+// appendInteger appends n as an integer with a prefix of the given number of bits (RFC 7541 section 5.1). first
+// contains the other bits of the first byte.
 func appendInteger(b []byte, first byte, bits uint, n int) []byte {
 	most := 1<<bits - 1
 	if n < most {
@@ -109,15 +109,15 @@ func appendInteger(b []byte, first byte, bits uint, n int) []byte {
 	return append(b, byte(n))
 }
 
-// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3). It is sent before the first header block and stays
-// valid, because the peer cannot require a lower size later.
+// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3). It is sent before the first header block and
+// stays valid, because the peer cannot require a lower size later.
 const noTable = 0x20
 
 // staticIndex returns the first index of a field name in the static table, or 0.
 func staticIndex(name string) int {
 	row := staticNames[min(len(name), len(staticNames)-1)]
 	for i := range row {
-		// Most names of the same length differ in the last byte. The first comparison saves most calls of the second.
+		// Compare the last bytes first, because they are different in most names of the same length.
 		if s := &row[i]; s.name[len(name)-1] == name[len(name)-1] && s.name == name {
 			return s.index
 		}

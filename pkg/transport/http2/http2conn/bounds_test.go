@@ -168,7 +168,7 @@ func TestBarrierIsPingOnlyAfterResponse(t *testing.T) {
 	seven.await(t, 1)
 	p.us.Check()
 	p.expect("SETTINGS")
-	p.us.Check() // the first barrier was not acknowledged yet
+	p.us.Check() // the first barrier has not been acknowledged yet
 	p.open(true)
 	p.expect("HEADERS 9 end")
 }

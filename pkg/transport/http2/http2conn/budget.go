@@ -17,8 +17,8 @@ const (
 	controlBurst     = 10_000 // maximum burst of control frames
 	controlRate      = 1000   // number of control frames per second
 	controlPerUseful = 100    // number of additional control frames for each useful frame
-	// maxControl is the maximum number of control frames that the useful frames between two refills add to the budget.
-	// It is large because a peer may send the control frames for received content much later, for example after a
+	// maxControl is the maximum number of control frames that a refill adds to the budget because of useful frames. It
+	// is large because a peer may send the control frames for received content much later, for example after a
 	// pause or at the end of the stream. The default window of a stream allows 65,535 DATA frames of one byte.
 	maxControl = 1_000_000
 	// appFactor multiplies these bounds for the user container, which is in the same pod.

@@ -75,8 +75,8 @@ type Owner interface {
 	Data(by *Conn, p []byte, n int, end bool)
 
 	// Failed is called if the stream ends before it is complete. err is a *[ResetError] if the peer reset the stream,
-	// an *[Error] if the peer violated the protocol, or the error that ended the connection. It is joined with ErrUnsent if
-	// no byte of the request was written. Nothing can be sent on the stream after the call.
+	// an *[Error] if the peer violated the protocol, or the error that ended the connection. It is joined with
+	// ErrUnsent if no byte of the request was written. Nothing can be sent on the stream after the call.
 	Failed(by *Conn, err error)
 
 	// Drained is called after all pending output of the stream was added to the output of the connection. by is the
@@ -127,7 +127,7 @@ type Conn struct {
 	n                int     // number of bytes that the last read returned
 	err              error   // error of the last read
 	reading          func(fd uintptr) (done bool)
-	preface          int           // number of bytes of the client preface that were not received yet
+	preface          int           // number of bytes of the client preface that have not been received yet
 	partial          []byte        // received part of an incomplete frame
 	frameIncomplete  bool          // a frame or a header block is incomplete, and its timeout runs
 	data             dataFrame     // the DATA frame that is being received
@@ -135,7 +135,7 @@ type Conn struct {
 	blockID          uint32        // stream of the incomplete header block; 0 if there is none
 	blockEnd         bool          // the header block ends the stream
 	refusals         int           // consecutive streams that the server refused without a response
-	dependsOnSelf    bool          // the PRIORITY data of the last HEADERS frame names its own stream
+	dependsOnSelf    bool          // the last HEADERS frame makes its stream depend on itself
 	settingsReceived bool          // the first SETTINGS frame of the peer was received
 	settingsArrived  chan struct{} // closed when settingsReceived is set or the connection ends
 	unannounced      int           // DATA bytes received since the last WINDOW_UPDATE for the connection
@@ -254,7 +254,7 @@ func (c *Conn) appendSettings(b []byte) []byte {
 // shows that the peer supports HTTP/2, or when the connection ends.
 func (c *Conn) SettingsArrived() <-chan struct{} { return c.settingsArrived }
 
-// signalRoom reports on Config.Room that Open may succeed. c.mu must be held.
+// signalRoom sends a value on Config.Room, because a call to Open may succeed now. c.mu must be held.
 func (c *Conn) signalRoom() {
 	if c.config.Room == nil {
 		return
@@ -435,7 +435,7 @@ func (c *Conn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// handle processes all of b. It waits while the handler is full.
+// handle processes all of b. It waits while Handler.Full returns true.
 func (c *Conn) handle(b []byte) error {
 	for {
 		rest, err := c.receive(b)
@@ -449,7 +449,7 @@ func (c *Conn) handle(b []byte) error {
 	}
 }
 
-// pause waits until the handler is not full or the connection is closed.
+// pause waits until Handler.Full returns false or the connection is closed.
 func (c *Conn) pause() error {
 	for c.handler.Full() {
 		c.mu.Lock()
@@ -463,8 +463,8 @@ func (c *Conn) pause() error {
 	return nil
 }
 
-// Resume causes a connection that is waiting for a full handler to call Handler.Full again. It does
-// not block.
+// Resume causes the connection to call Handler.Full again if it is waiting because Full returned true. It does not
+// block.
 func (c *Conn) Resume() {
 	select {
 	case c.resume <- struct{}{}:
@@ -472,8 +472,8 @@ func (c *Conn) Resume() {
 	}
 }
 
-// receive processes input and flushes the resulting output. If the handler is full, it stops before a HEADERS frame and
-// returns the remaining bytes.
+// receive processes input and flushes the resulting output. While Handler.Full returns true, it stops before a HEADERS
+// frame and returns the remaining bytes.
 func (c *Conn) receive(b []byte) (rest []byte, err error) {
 	rest, err = c.frames(b)
 	c.mu.Lock()
@@ -521,7 +521,7 @@ func (c *Conn) FlushLater(d *Conn) {
 }
 
 // frames processes the frames in b. An incomplete frame is stored until the next call, but DATA frames are processed in
-// parts. If the handler is full, frames stops before a HEADERS frame and returns the remaining bytes.
+// parts. While Handler.Full returns true, frames stops before a HEADERS frame and returns the remaining bytes.
 func (c *Conn) frames(b []byte) (rest []byte, err error) {
 	if c.preface > 0 {
 		n := min(c.preface, len(b))
@@ -753,8 +753,8 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// linger writes the remaining output and then discards input, so that the peer can read the output before the connection
-// is closed. If the peer made an error, the output must be written within netconn.LingerTime. Otherwise
+// linger writes the remaining output and then discards input, so that the peer can read the output before the
+// connection is closed. If the peer made an error, the output must be written within netconn.LingerTime. Otherwise
 // Config.SendTimeout applies.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
@@ -793,8 +793,8 @@ func (c *Conn) Close(err error) {
 
 var past = time.Unix(1, 0)
 
-// GoAway starts a graceful shutdown (RFC 9113 section 6.8). It sends GOAWAY, but streams that the peer has already
-// opened or still opens are served until End is called.
+// GoAway starts a graceful shutdown (RFC 9113 section 6.8). It sends GOAWAY, but streams that the peer has opened, or
+// opens before End is called, are served.
 func (c *Conn) GoAway() {
 	c.mu.Lock()
 	if c.broken == nil && !c.ending && !c.leaving {

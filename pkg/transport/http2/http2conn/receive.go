@@ -50,8 +50,8 @@ func (c *Conn) beginData(head []byte) error {
 	return err
 }
 
-// isLate reports whether the peer, which is a client, may have sent a DATA frame of the given length on a closed stream
-// before it received RST_STREAM (RFC 9113 section 5.1). Such a frame is ignored.
+// isLate reports whether a client may have sent a DATA frame of the given length on a closed stream before it received
+// RST_STREAM (RFC 9113 section 5.1). Such a frame is ignored.
 func (c *Conn) isLate(length int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,9 +74,9 @@ func (c *Conn) refuseData(s *Stream) error {
 
 // streamError resets an open stream because the peer made an error.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
-	// The cost includes the credit that the HEADERS frame of the stream has earned, because work on the request may
-	// continue after the reset. Otherwise a peer that causes resets could start more work than the limit of concurrent
-	// streams allows (CVE-2025-8671).
+	// The cost includes the frames by which the HEADERS frame of the stream increases the budget, because work on the
+	// request may continue after the reset. Otherwise a peer that causes resets could start more work than the limit of
+	// concurrent streams allows (CVE-2025-8671).
 	if err := c.countControl(1 + controlPerUseful); err != nil {
 		return err
 	}

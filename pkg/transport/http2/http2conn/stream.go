@@ -13,7 +13,7 @@ type Stream struct {
 	id   uint32
 
 	events sync.Mutex // held while a method of the owner runs
-	owner  Owner      // receives the events; nil after Release; guarded by events
+	owner  Owner      // nil after Release; guarded by events
 
 	taken    int  // value of Conn.takes when the header block of a client's stream was added to the output
 	answered bool // the header section of the final response was received; owned by the reader goroutine
@@ -35,8 +35,8 @@ type Stream struct {
 	reserved    int  // number of bytes counted in conn.uploads.reserved
 }
 
-// pending is the output of a stream that was not added to the output of the connection yet. heads, data and tail are
-// sent in this order.
+// pending is the output of a stream that has not been added to the output of the connection yet. heads, data and tail
+// are sent in this order.
 type pending struct {
 	heads []byte // frames of header blocks
 	data  []byte
@@ -208,7 +208,7 @@ func (c *Conn) withTable(head *Block) []byte {
 }
 
 // SendData sends content, followed by END_STREAM if end is true. If the windows or the output buffer do not have enough
-// space, SendData copies the rest of p and returns true for waits. [Owner].Drained is called after the rest was added
+// space, SendData copies the rest of p, and waits is true. [Owner].Drained is called after the rest was added
 // to the output. SendData returns ErrGone if the stream or this side of the stream has ended.
 func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	c := s.conn
@@ -263,7 +263,7 @@ func (s *Stream) Waits() bool {
 }
 
 // Dropped reports whether the stream ended while output, including END_STREAM, was pending. The result is valid after
-// Waits has returned false, even if [Owner].Failed was not called yet.
+// Waits has returned false, even if [Owner].Failed has not been called yet.
 func (s *Stream) Dropped() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -312,8 +312,8 @@ func (c *Conn) reset(s *Stream, code Code) {
 	c.remove(s)
 }
 
-// endEarly is called before this side closes a stream. If the peer has not sent END_STREAM, endEarly records that frames
-// of the stream may still arrive, with as much content as the window of the stream allows. c.mu must be held.
+// endEarly is called before this side closes a stream. If the peer has not sent END_STREAM, endEarly records that
+// frames of the stream may still arrive, with as much content as the window of the stream allows. c.mu must be held.
 func (c *Conn) endEarly(s *Stream) {
 	if !s.remoteEnded {
 		c.closedEarly = true

@@ -34,7 +34,7 @@ const (
 type uploads struct {
 	client   uint64 // Upload.Client of the last exclusive upload
 	running  int    // number of incomplete exclusive uploads, which all belong to client
-	reserved int    // number of bytes of short content that were not added to the output yet
+	reserved int    // number of bytes of short content that have not been added to the output yet
 	peak     int    // largest window of the connection, in bytes
 }
 

@@ -28,8 +28,8 @@ func (r *ring) push(s *Stream) {
 	r.last = s
 }
 
-// before inserts the streams of other before the streams of r.
-func (r *ring) before(other ring) {
+// prepend inserts the streams of other before the streams of r.
+func (r *ring) prepend(other ring) {
 	switch {
 	case other.empty():
 		return
@@ -88,7 +88,7 @@ func (c *Conn) fill() (drained []*Stream) {
 			c.enqueue(s)
 		}
 	}
-	c.ring.before(waiting)
+	c.ring.prepend(waiting)
 	return drained
 }
 
@@ -218,7 +218,7 @@ func (c *Conn) allocateOut() {
 	}
 }
 
-// outLimit returns the length of the output, in bytes, from which additional content stays pending on its stream. It
+// outLimit returns the length of the output, in bytes, at which additional content stays pending on its stream. It
 // also limits the length of a DATA frame. If memory is scarce, the limit is less than half of the buffer size. The
 // last frame may exceed the limit, but the whole output then still fits into one buffer.
 func (c *Conn) outLimit() int {
@@ -280,8 +280,8 @@ func (c *Conn) Flush(yield bool) {
 // another goroutine.
 func (c *Conn) writeOut() {
 	for {
-		of, some := c.takeOut()
-		if !some {
+		of, ok := c.takeOut()
+		if !ok {
 			return
 		}
 		err := c.link.WaitWrite(c.writing) // sets c.writeErr
@@ -298,8 +298,8 @@ func (c *Conn) writeOut() {
 }
 
 // takeOut moves the output to c.left and returns the pooled buffer of the output, or nil if the output is not in a
-// pooled buffer. If there is nothing to write, some is false and takeOut resets c.flushing.
-func (c *Conn) takeOut() (of *[]byte, some bool) {
+// pooled buffer. If there is nothing to write, takeOut resets c.flushing and ok is false.
+func (c *Conn) takeOut() (of *[]byte, ok bool) {
 	c.mu.Lock()
 	drained := c.fill()
 	if len(c.out) == 0 || c.broken != nil {
