@@ -40,7 +40,7 @@ type drainModel struct {
 	draining bool
 	ending   bool
 	began    int
-	newest   int // time of the last request that resets the quiet period
+	newest   int // time of the last request that reset the quiet period
 	flights  int
 	open     int // number of flights that are streams
 	closing  bool
