@@ -32,7 +32,7 @@ type Slot struct {
 	active     bool          // the request holds the slot; true from Admit to End
 	since      time.Time     // when the request got the slot
 	client     time.Duration // total time that the request waited for its client
-	waiting    time.Time     // when the request began to wait for the client; zero if it does not wait
+	waiting    time.Time     // when the request began to wait for the client; zero if it is not waiting
 	exempt     Exemption     // Counted, Stream or Long; Client is derived from waiting
 	counted    bool          // the request counts toward the adaptive limit
 	longPath   bool          // most requests of the path are long, so the request was never counted
