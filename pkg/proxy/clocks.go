@@ -156,7 +156,7 @@ func (d *deadlines) awaitsBody() bool { return d.waitStart.Load() != 0 }
 // An expiry contains the time at which a timeout expires and the error that Expiry then returns.
 type expiry struct {
 	err error
-	at  time.Duration // since the start of the request; 0 if no timeout is set
+	at  time.Duration // relative to the start of the request; 0 if no timeout is set
 }
 
 // consider replaces e if the timeout d, which begins at base, expires earlier. If d is 0, there is no

@@ -7,8 +7,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// Bounds on the elasticity during startup. The elasticity is the logarithm of the growth of the
-// goodput divided by the logarithm of the growth of the limit.
+// Constants of the startup phase. The elasticity is the logarithm of the growth of the goodput
+// divided by the logarithm of the growth of the limit.
 const (
 	startGrows   = 0.5 // minimum elasticity at which the limit is doubled again
 	startCertain = 2   // number of standard errors by which the elasticity must be below 1 to end the startup phase

@@ -103,8 +103,8 @@ func (t *tally) add(o *tally) {
 	t.logSquares += o.logSquares
 }
 
-// isFull reports whether the limit was reached often enough to compare it with another limit. Times
-// without a request, such as the pauses between bursts, are ignored.
+// isFull reports whether the limit was reached often enough to compare it with another limit.
+// Periods without a request, such as the pauses between bursts, are ignored.
 func (t *tally) isFull() bool { return t.full > 0 && t.full >= fullShare*t.busy }
 
 // isMixed reports whether many requests became long. The limit then holds back short requests, and
@@ -180,8 +180,9 @@ func (t *tally) typical() (log, variance float64) {
 	return log, max(t.logSquares/n-log*log, leastSpread*leastSpread) / n
 }
 
-// A lowest estimates the mean without load. It contains the lowest recent mean and the limit at which this mean was
-// measured. A higher mean replaces it only if the higher mean was measured at a lower limit or at about the same limit.
+// lowest is an estimate of the mean without load. It contains the lowest recent mean and the limit
+// at which this mean was measured. A higher mean replaces it only if the higher mean was measured
+// at a lower limit or at about the same limit.
 type lowest struct {
 	mean  float64   // lowest recent mean in seconds; 0 means unknown
 	limit int       // the limit at which mean was measured
