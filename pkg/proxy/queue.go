@@ -253,8 +253,8 @@ func (m *Limit) hold(t *ticket) *ticket {
 	return held
 }
 
-// endHeld releases the slot of t, which was returned by hold. It also copies the fields of last
-// that are not zero to lastHeld.
+// endHeld releases the slot of t, which was returned by hold. It also copies the nonzero fields of
+// last to lastHeld.
 func (m *Limit) endHeld(t *ticket, r adapt.Result, last observation.HeldRequests) {
 	m.mu.Lock()
 	m.held--

@@ -79,7 +79,7 @@ type Limiter struct {
 	responded      bool          // a response has arrived since Tick last exempted a long request
 	typical        float64       // estimated lower quartile of the application time in seconds, excluding streams and paths with mostly long requests
 	increased      time.Time     // last time that typical was increased
-	shortened      time.Time     // last time that a request ended whose application time was at most typical
+	shortened      time.Time     // end of the last request with an application time of at most typical
 	credit         float64       // maximum increase of log(typical)
 	polls          int           // number of running requests for paths with mostly long requests
 	polledAt       time.Time     // last time that a poll ended while many polls were running

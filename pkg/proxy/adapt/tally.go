@@ -167,7 +167,7 @@ const leastSpread = 0.1
 
 // variance returns the variance of the mean, divided by the square of the mean.
 func (t *tally) variance() float64 {
-	const dependence = 1.5 // factor by which correlation between requests increases the variance
+	const dependence = 1.5 // factor for the variance, because requests are not independent
 	spread := max(t.spread(), leastSpread)
 	return dependence * spread * spread / max(t.samples(), 0.5)
 }

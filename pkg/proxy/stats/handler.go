@@ -87,9 +87,9 @@ func byName(name Format) *format {
 }
 
 // accepted returns the format with the highest weight in the Accept header. If several formats have
-// this weight, accepted returns first if it is one of them, and otherwise the first of them in
-// formats. If the header has no valid media range, accepted returns first. If no format is
-// acceptable, accepted returns the Prometheus text format.
+// this weight, accepted prefers first, and then the earliest of them in formats. If the header has
+// no valid media range, accepted returns first. If no format is acceptable, accepted returns the
+// Prometheus text format.
 func accepted(accept []string, first *format) *format {
 	ranges := mediaRanges(accept)
 	if ranges == nil {

@@ -49,7 +49,7 @@ const (
 	// progress is the ratio of released bytes to held bytes above which a connection is considered to make progress.
 	progress = 4
 	// ordinary is the maximum number of bytes of an ordinary request. A request over HTTP/2 with a
-	// header section of 16 KiB uses less.
+	// header section of 16 KiB uses less memory.
 	ordinary = 32 << 10
 	// ConnectionBytes is the estimated memory in bytes of a client connection without requests. An
 	// idle TLS connection needs up to 30 KB (docs/bounds.md).
