@@ -132,8 +132,8 @@ func (s *Semaphore) Acquire(ctx context.Context, r Request) (*Slot, error) {
 	return w.slot, w.err
 }
 
-// enqueue adds a waiter to the queue. If slots are free or can be revoked, the waiter can get its slot
-// before enqueue returns.
+// enqueue adds a waiter to the queue. If slots are free or can be revoked, the waiter can get a
+// slot before enqueue returns.
 func (s *Semaphore) enqueue(r Request) (*waiter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *Semaphore) reject() {
 	s.remove(most.waiters.Back().Value.(*waiter), ErrQueueFull)
 }
 
-// remove removes a waiter from the queue. If err is nil, the waiter gets its slot. s.mu must be held.
+// remove removes a waiter from the queue. If err is nil, the waiter gets a slot. s.mu must be held.
 func (s *Semaphore) remove(w *waiter, err error) {
 	c := w.slot.client
 	c.waiters.Remove(w.element)
@@ -249,8 +249,8 @@ func (s *Semaphore) takeOwn(c *client) bool {
 	return victim != nil && s.wait(victim, true) <= 0 && s.evict(victim, true)
 }
 
-// wait returns the time until a slot may be revoked. equal is false if the client that holds the slot
-// uses more slots than the waiting client would use with this slot.
+// wait returns the time until a slot may be revoked. equal is true if the client that holds the
+// slot uses at most as many slots as the waiting client would use with this slot.
 func (s *Semaphore) wait(victim *Slot, equal bool) time.Duration {
 	patience := s.options.MinPatience
 	if equal && !victim.known {

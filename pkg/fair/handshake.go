@@ -99,7 +99,7 @@ func (l *handshakes) accept() {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
-			if !l.hand(accepted{err: err}) {
+			if !l.deliver(accepted{err: err}) {
 				return
 			}
 			continue // the caller of handshakes.Accept decides whether to call Accept again
@@ -124,8 +124,8 @@ func (l *handshakes) accept() {
 	}
 }
 
-// hand passes the result a to Accept. It returns false if the listener is closed first.
-func (l *handshakes) hand(a accepted) bool {
+// deliver passes the result a to Accept. It returns false if the listener is closed first.
+func (l *handshakes) deliver(a accepted) bool {
 	select {
 	case l.done <- a:
 		return true
@@ -151,7 +151,7 @@ func (l *handshakes) shake(c *countedConn, slot *Slot) {
 	slot.Active() // the slot can no longer be revoked
 	c.left = -1
 	_ = c.SetDeadline(time.Time{})
-	if !l.hand(accepted{conn: secure}) {
+	if !l.deliver(accepted{conn: secure}) {
 		_ = c.Close() // secure.Close would wait until an alert is sent
 	}
 }

@@ -48,7 +48,7 @@ type watched struct {
 // Read implements net.Conn.
 func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
-	if n > 0 && !w.limit.came(w, b[:n]) {
+	if n > 0 && !w.limit.received(w, b[:n]) {
 		return 0, errLines
 	}
 	return n, err
@@ -74,9 +74,9 @@ func bare(conn net.Conn) net.Conn {
 	}
 }
 
-// came records that the bytes b were received. It returns false if the incomplete header has more
-// than maxLines lines.
-func (l *PortLimit) came(w *watched, b []byte) bool {
+// received records that the bytes b were received. It returns false if the incomplete header has
+// more than maxLines lines.
+func (l *PortLimit) received(w *watched, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := w.tracked

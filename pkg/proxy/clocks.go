@@ -128,7 +128,8 @@ func (d *deadlines) Expiry() error {
 	if e.at == 0 || time.Since(d.start) < e.at {
 		return nil
 	}
-	// The other errors are Faults, which already identify a timeout for the body or the response.
+	// The other errors are faults, which already identify the request body or the response as the
+	// cause.
 	if _, general := e.err.(reasonError); general && d.uploading() { //nolint:errorlint // never wrapped
 		return reasonError(observation.ClientSlow)
 	}
@@ -149,13 +150,13 @@ func (d *deadlines) endedUpload(now time.Time) bool {
 	return d.uploading() || recent && d.bodyLimited.Load() && !d.bodyComplete.Load() && d.Phase() < observation.Streaming
 }
 
-// awaitsBody reports whether the engine waits for the request body, which can be the idle side of a stream.
+// awaitsBody reports whether the engine waits for the request body.
 func (d *deadlines) awaitsBody() bool { return d.waitStart.Load() != 0 }
 
-// An expiry is the time at which a timeout expires, and the error of this timeout.
+// An expiry contains the time at which a timeout expires and the error that Expiry then returns.
 type expiry struct {
 	err error
-	at  time.Duration // since the start of the request; 0 if no timeout is set
+	at  time.Duration // relative to the start of the request; 0 if no timeout is set
 }
 
 // consider replaces e if the timeout d, which begins at base, expires earlier. If d is 0, there is no

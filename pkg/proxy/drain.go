@@ -68,7 +68,7 @@ type Drain struct {
 	closing bool               // only streams are in flight, and new requests are rejected
 	over    bool               // Abort was called; new requests end immediately
 	settled chan struct{}      // closed when the drain no longer waits for any request in flight; nil if no goroutine waits
-	arrived time.Time          // start of the last request that resets the quiet period
+	arrived time.Time          // start of the last request that reset the quiet period
 	flights int                // number of requests in flight
 	streams int                // number of flights that are streams
 	head    *RequestState      // requests in flight, oldest first
@@ -282,7 +282,7 @@ func (d *Drain) Abort() {
 	// Call Notify only after end was called for all requests, because the first request that wakes
 	// up passes its slot to a queued request, which must not be forwarded.
 	for state := d.head; state != nil; state = state.flight.next {
-		state.flight.exchange.Notify() // under the lock, because state may belong to another request afterwards
+		state.flight.exchange.Notify() // after Unlock, state may belong to another request
 	}
 }
 

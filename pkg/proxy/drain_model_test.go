@@ -40,7 +40,7 @@ type drainModel struct {
 	draining bool
 	ending   bool
 	began    int
-	newest   int // time of the last request that resets the quiet period
+	newest   int // time of the last request that reset the quiet period
 	flights  int
 	open     int // number of flights that are streams
 	closing  bool
@@ -132,7 +132,7 @@ type drainRun struct {
 	requests []request
 	waiters  []*waitCall
 	sleepers []sleeping
-	asked    []context.Context // contexts that Drain.while returned in the current state
+	contexts []context.Context // contexts that Drain.while returned in the current state
 	stops    []func()          // cancel functions of asked
 	empty    chan error        // receives the result of Empty
 	emptied  bool
@@ -412,7 +412,7 @@ func (r *drainRun) checkSleepers(string) error {
 // checkAsked checks that the contexts of readiness checks are canceled when the drain begins, and
 // not before.
 func (r *drainRun) checkAsked(string) error {
-	for _, while := range r.asked {
+	for _, while := range r.contexts {
 		if r.draining && while.Err() == nil {
 			return fmt.Errorf("readiness check before the drain: got no cancel, want canceled")
 		}
@@ -425,7 +425,7 @@ func (r *drainRun) checkAsked(string) error {
 	if while.Err() != nil {
 		return fmt.Errorf("readiness check without a drain: got canceled, want no cancel")
 	}
-	r.asked = append(r.asked, while)
+	r.contexts = append(r.contexts, while)
 	return nil
 }
 

@@ -56,9 +56,9 @@ func (k *kubeletPlaces) leave(peer netip.Addr) {
 	}
 }
 
-// notOfKubelets contains the header fields that a probe from the kubelet never has. All fields except
-// Upgrade show that the request came through a proxy.
-var notOfKubelets = [...]string{transport.Upgrade, transport.XForwardedFor, transport.Forwarded, knative.ProxyRequest}
+// nonKubeletFields contains header fields that are never present in a probe from the kubelet. All
+// fields except Upgrade show that the request came through a proxy.
+var nonKubeletFields = [...]string{transport.Upgrade, transport.XForwardedFor, transport.Forwarded, knative.ProxyRequest}
 
 // kubeletPeer returns the client address of a request that can run outside the limit. ok is
 // false if the request is handled as traffic. No other function makes this decision. A request
@@ -69,7 +69,7 @@ func kubeletPeer(x transport.Exchange) (peer netip.Addr, ok bool) {
 	if line.Open {
 		return netip.Addr{}, false
 	}
-	for _, name := range notOfKubelets {
+	for _, name := range nonKubeletFields {
 		if x.Header(name) != "" || x.Repeats(name) {
 			return netip.Addr{}, false
 		}

@@ -212,7 +212,8 @@ func (m *Limit) grant(now time.Time) {
 		m.remove(t)
 		m.admit(t, now)
 		t.granted = true
-		// Notify is called under the lock, because the ticket may belong to another request afterwards.
+		// Notify is called under the lock, because the ticket may belong to another request after
+		// Unlock.
 		t.exchange.Notify()
 	}
 }
@@ -252,8 +253,8 @@ func (m *Limit) hold(t *ticket) *ticket {
 	return held
 }
 
-// endHeld releases the slot of a ticket that was returned by hold. It sets the result of heldRequests to the
-// fields of last that are not zero.
+// endHeld releases the slot of t, which was returned by hold. It also copies the nonzero fields of
+// last to lastHeld.
 func (m *Limit) endHeld(t *ticket, r adapt.Result, last observation.HeldRequests) {
 	m.mu.Lock()
 	m.held--

@@ -36,7 +36,7 @@ type sleeper struct {
 	state  *RequestState // reused from a completed request if possible, as in an engine
 	asleep chan struct{}
 	rouse  chan error
-	said   chan observation.Reason // receives the result of acquire
+	result chan observation.Reason // receives the result of acquire
 	woken  bool
 }
 
@@ -95,7 +95,7 @@ func runLimit(slots, depth, requests int, choose func(n int) int) (steps string,
 		sleepers:   make([]*sleeper, requests),
 	}
 	for i := range r.sleepers {
-		r.sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan error), said: make(chan observation.Reason)}
+		r.sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan error), result: make(chan observation.Reason)}
 	}
 	for {
 		next := r.next()
@@ -186,7 +186,7 @@ func (r *limitRun) arrive(i int) (want string) {
 	if s.state = new(RequestState); len(r.spare) > 0 {
 		s.state, r.spare = r.spare[0], r.spare[1:]
 	}
-	go func() { s.said <- r.limit.acquire(s, s.state) }()
+	go func() { s.result <- r.limit.acquire(s, s.state) }()
 	return want
 }
 
@@ -199,7 +199,7 @@ func (r *limitRun) result(now step) string {
 	select {
 	case <-s.asleep:
 		return "asleep"
-	case reason := <-s.said:
+	case reason := <-s.result:
 		r.stages[i] = served
 		if reason == observation.OK {
 			r.stages[i] = holding

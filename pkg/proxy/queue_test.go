@@ -31,8 +31,8 @@ func queueUp(m *Limit, c *Clocks) *waiter {
 	return w
 }
 
-// said returns the result of acquire, or "still waiting".
-func (w *waiter) said() string {
+// result returns the result of acquire, or "still waiting".
+func (w *waiter) result() string {
 	synctest.Wait()
 	select {
 	case reason := <-w.why:
@@ -54,12 +54,12 @@ func TestLimitGrantsSlotsInOrder(t *testing.T) {
 		for range 8 {
 			ww = append(ww, queueUp(m, &Clocks{}))
 		}
-		harness.Equal(t, ww[0].said(), "ok", "first")
-		harness.Equal(t, ww[1].said(), "ok", "second")
+		harness.Equal(t, ww[0].result(), "ok", "first")
+		harness.Equal(t, ww[1].result(), "ok", "second")
 		for i := 2; i < len(ww); i++ {
-			harness.Equal(t, ww[i].said(), "still waiting", fmt.Sprint("before its turn ", i))
+			harness.Equal(t, ww[i].result(), "still waiting", fmt.Sprint("before its turn ", i))
 			m.release()
-			harness.Equal(t, ww[i].said(), "ok", fmt.Sprint("in its turn ", i))
+			harness.Equal(t, ww[i].result(), "ok", fmt.Sprint("in its turn ", i))
 		}
 		m.release()
 		m.release()
@@ -76,10 +76,10 @@ func TestLimitNewRequestDoesNotOvertakeQueue(t *testing.T) {
 		second := &waiter{newFake("/"), make(chan observation.Reason, 1)}
 		second.state.begin(&Clocks{}, time.Now())
 		go func() { second.why <- m.acquire(second, &second.state) }()
-		harness.Equal(t, first.said(), "ok", "first")
-		harness.Equal(t, second.said(), "still waiting", "second")
+		harness.Equal(t, first.result(), "ok", "first")
+		harness.Equal(t, second.result(), "still waiting", "second")
 		m.release()
-		harness.Equal(t, second.said(), "ok", "second")
+		harness.Equal(t, second.result(), "ok", "second")
 		m.release()
 	})
 }
@@ -91,16 +91,16 @@ func TestLimitCanceledRequestLeavesQueue(t *testing.T) {
 				m := NewLimit(1, 3)
 				queueUp(m, &Clocks{})
 				line := []*waiter{queueUp(m, &Clocks{}), queueUp(m, &Clocks{}), queueUp(m, &Clocks{})}
-				harness.Equal(t, queueUp(m, &Clocks{}).said(), "queue-full", "request to a full queue")
+				harness.Equal(t, queueUp(m, &Clocks{}).result(), "queue-full", "request to a full queue")
 
 				line[i].hangUp()
-				harness.Equal(t, line[i].said(), "client-gone", "canceled request")
+				harness.Equal(t, line[i].result(), "client-gone", "canceled request")
 				harness.Equal(t, m.String(), "1 running, 2 waiting", "after the request has left the queue")
 				line = append(slices.Delete(line, i, i+1), queueUp(m, &Clocks{}))
 				for _, w := range line {
-					harness.Equal(t, w.said(), "still waiting", "before its turn")
+					harness.Equal(t, w.result(), "still waiting", "before its turn")
 					m.release()
-					harness.Equal(t, w.said(), "ok", "in its turn")
+					harness.Equal(t, w.result(), "ok", "in its turn")
 				}
 				m.release()
 				harness.Equal(t, m.String(), "0 running, 0 waiting", "at the end")
@@ -119,7 +119,7 @@ func TestLimitSlotIsFreeAfterAllCancel(t *testing.T) {
 		synctest.Wait()
 		m.release()
 		harness.Equal(t, m.String(), "0 running, 0 waiting", "after all requests are canceled")
-		harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "new request")
+		harness.Equal(t, queueUp(m, &Clocks{}).result(), "ok", "new request")
 	})
 }
 
@@ -130,8 +130,8 @@ func TestLimitCanceledRequestPassesGrantedSlot(t *testing.T) {
 		leaver, next := queueUp(m, &Clocks{}), queueUp(m, &Clocks{})
 		leaver.hangUp() // at the same time as release, in any order
 		m.release()     // TestLimitMatchesModelInAllInterleavings tries every order
-		harness.Equal(t, leaver.said(), "client-gone", "canceled request")
-		harness.Equal(t, next.said(), "ok", "next request")
+		harness.Equal(t, leaver.result(), "client-gone", "canceled request")
+		harness.Equal(t, next.result(), "ok", "next request")
 		m.release()
 		harness.Equal(t, m.String(), "0 running, 0 waiting", "at the end")
 	})
@@ -143,9 +143,9 @@ func TestLimitWaitEndsOnTimeout(t *testing.T) {
 		queueUp(m, &Clocks{})
 		w := queueUp(m, &Clocks{Queue: 2 * time.Second, Request: 3 * time.Second})
 		time.Sleep(2*time.Second - 1)
-		harness.Equal(t, w.said(), "still waiting", "just before the timeout")
+		harness.Equal(t, w.result(), "still waiting", "just before the timeout")
 		time.Sleep(1 * time.Nanosecond)
-		harness.Equal(t, w.said(), "queue-timeout", "after the timeout")
+		harness.Equal(t, w.result(), "queue-timeout", "after the timeout")
 		harness.Equal(t, m.String(), "1 running, 0 waiting", "after the request has left the queue")
 	})
 }
@@ -154,11 +154,11 @@ func TestLimitWithoutQueueRejects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, depth := range []int{0, -1} {
 			m := NewLimit(2, depth)
-			harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "first")
-			harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "second")
-			harness.Equal(t, queueUp(m, &Clocks{}).said(), "queue-full", "third")
+			harness.Equal(t, queueUp(m, &Clocks{}).result(), "ok", "first")
+			harness.Equal(t, queueUp(m, &Clocks{}).result(), "ok", "second")
+			harness.Equal(t, queueUp(m, &Clocks{}).result(), "queue-full", "third")
 			m.release()
-			harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "fourth")
+			harness.Equal(t, queueUp(m, &Clocks{}).result(), "ok", "fourth")
 			harness.Equal(t, m.String(), "2 running, 0 waiting", "after the fourth")
 		}
 	})

@@ -38,7 +38,7 @@ func (s *sidecar) listen(ctx context.Context, address string, set control) (net.
 		return nil, err
 	}
 	operation := "accept on " + ln.Addr().String()
-	return newRetryListener(ln, func(err error) { s.shortages.lackedResources(operation, err) }), nil
+	return newRetryListener(ln, func(err error) { s.shortages.recordShortage(operation, err) }), nil
 }
 
 // Accept implements net.Listener.

@@ -18,10 +18,10 @@ import (
 const (
 	// progressInterval is the time between two log lines about a running drain.
 	progressInterval = 5 * time.Second
-	// farewellLead is the time before the drain deadline at which WebSocket clients receive a Close
+	// closeFrameLead is the time before the drain deadline at which WebSocket clients receive a Close
 	// frame, so that they can close the connection themselves. The actual time is at most a tenth
 	// of the maximum duration of the drain.
-	farewellLead = 2 * time.Second
+	closeFrameLead = 2 * time.Second
 	// abortTime is the maximum time for sending the error responses to aborted requests.
 	abortTime = time.Second
 	// leaveTime is the maximum time for closing connections after the listeners are closed. It is
@@ -48,15 +48,15 @@ func (s *sidecar) drain() {
 		zap.Duration("quietPeriod", s.config.DrainQuietPeriod.V), zap.Duration("deadline", s.config.DrainDeadline.V))
 	began := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
-	var beside sync.WaitGroup
-	beside.Go(func() { s.accompany(ctx) })
+	var timers sync.WaitGroup
+	timers.Go(func() { s.runDrainTimers(ctx) })
 	outcome := s.proxy.Drain.Wait(ctx)
 	if outcome == proxy.OnlyStreams {
 		s.log.Info("only streams remain; the user container is responsible for closing them", s.inFlight()...)
 		s.leave.Do(s.stopAccepting)
 	}
 	cancel()
-	beside.Wait()
+	timers.Wait()
 	if outcome == proxy.Deadline {
 		s.cut()
 		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
@@ -115,20 +115,20 @@ func (s *sidecar) timeToStop() time.Duration {
 	return min(max(time.Until(deadline), time.Second), stopTime)
 }
 
-// accompany logs the progress of the drain every progressInterval, and sends Close frames to WebSocket
-// clients farewellLead before the deadline. It returns when ctx is done.
-func (s *sidecar) accompany(ctx context.Context) {
+// runDrainTimers logs the progress of the drain every progressInterval, and sends Close frames to WebSocket
+// clients closeFrameLead before the deadline. It returns when ctx is done.
+func (s *sidecar) runDrainTimers(ctx context.Context) {
 	progress := time.NewTicker(progressInterval)
 	defer progress.Stop()
-	lead := min(farewellLead, s.config.DrainDeadline.V/10)
-	farewell := time.After(time.Until(s.proxy.Drain.DeadlineAt()) - lead)
+	lead := min(closeFrameLead, s.config.DrainDeadline.V/10)
+	closeFrames := time.After(time.Until(s.proxy.Drain.DeadlineAt()) - lead)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-progress.C:
 			s.log.Info("draining", s.inFlight()...)
-		case <-farewell:
+		case <-closeFrames:
 			s.webSockets.GoAway()
 		}
 	}

@@ -138,9 +138,9 @@ func (s *shortages) missingResource(err error) (name, hint string) {
 	return "resources", "See the error."
 }
 
-// lackedResources records that an operation failed with err because no file descriptor, local port or
+// recordShortage records that an operation failed with err because no file descriptor, local port or
 // socket memory was available.
-func (s *shortages) lackedResources(operation string, err error) {
+func (s *shortages) recordShortage(operation string, err error) {
 	now := time.Now()
 	name, hint := s.missingResource(err)
 	s.mu.Lock()

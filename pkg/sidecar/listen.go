@@ -68,7 +68,7 @@ const (
 	// minTrafficBuffer is the minimum size of a socket buffer in bytes. With this size, a connection
 	// transfers 60 MB/s at a round-trip time of 1 ms.
 	minTrafficBuffer = 64 << 10
-	// bufferFraction is the ratio of the memory limit to the size of a socket buffer.
+	// The size of a socket buffer is the memory limit divided by bufferFraction.
 	bufferFraction = 1 << 10
 	// unlimitedBuffers is the memory limit in bytes above which the kernel chooses the buffer size.
 	unlimitedBuffers = 256 << 20

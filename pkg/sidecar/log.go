@@ -55,7 +55,7 @@ func NewLogger(c *config.Config) (_ *zap.Logger, _ zap.AtomicLevel, warnings []s
 }
 
 // baseLogging returns the default configuration of Knative, which writes JSON to stderr. The sampler
-// keeps the first 100 equal lines in each second and every hundredth line after that.
+// keeps the first 100 identical lines in each second and every hundredth line after that.
 func baseLogging() zap.Config {
 	return zap.Config{
 		Level:            zap.NewAtomicLevelAt(zap.InfoLevel),
@@ -122,7 +122,7 @@ func (s *sidecar) logReadinessChange(c probe.Change) {
 		zap.String("phase", string(c.Now.Phase)), zap.String("reason", c.Now.Reason()), zap.String("detail", c.Now.Detail()))
 }
 
-// logFailure logs a failed request. The logger samples equal lines.
+// logFailure logs a failed request. The logger samples identical lines.
 func (s *sidecar) logFailure(o *observation.Observation) {
 	if o.Reason == observation.OK || o.Excluded {
 		return

@@ -209,7 +209,7 @@ func lostLines(t *testing.T, log io.Reader) int {
 	return 0
 }
 
-// As in Knative, the first 100 equal lines of each second are logged, and every hundredth line after that.
+// As in Knative, the first 100 identical lines of each second are logged, and every hundredth line after that.
 func TestLogSamplesEqualLines(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"],"initialFields":{"who":"me"}}`

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// lineTime is the maximum time that a caller waits until its line is written.
+	// lineTime is the maximum time that a caller waits for a line to be written.
 	lineTime = time.Second
 
 	// queuedLines is the maximum number of queued lines.
 	queuedLines = 100
 )
 
-// timedCore is a zapcore.Core for outputs that may block, such as a pipe for standard error without a
-// reader. With an ordinary core, such an output would block requests, probes and the exit of the
-// process. A caller waits at most lineTime until its line is written. After a wait has timed out,
-// further calls return without waiting, until the output accepts a line again. If the queue is full,
-// lines are dropped, and the number of dropped lines is logged before the next line. The number of lines
-// that the sampler drops is logged at most once a minute.
+// timedCore is a zapcore.Core for outputs that may block, such as a pipe for standard error without
+// a reader. With an ordinary core, such an output would block requests, probes and the exit of the
+// process. A caller waits at most lineTime for a line to be written. After a wait has timed out,
+// further calls return without waiting, until the output accepts a line again. If the queue is
+// full, lines are dropped, and the number of dropped lines is logged before the next line. The
+// number of lines that the sampler drops is logged at most once a minute.
 type timedCore struct {
 	zapcore.Core
 	output *output
@@ -41,7 +41,7 @@ type output struct {
 	reported uint64      // number of dropped lines that were logged; used only by write
 }
 
-// A line is a log entry that is not encoded yet, because only zap can encode it.
+// A line is a log entry before encoding. Its core encodes and writes the entry.
 type line struct {
 	core   zapcore.Core
 	entry  zapcore.Entry
@@ -50,7 +50,8 @@ type line struct {
 	done   chan error
 }
 
-// build returns z.Build() with a timedCore, and its output. The caller sets output.log.
+// build builds a logger from z. Its core is a timedCore, which writes to the returned output. The
+// caller sets output.log.
 func build(z zap.Config) (*zap.Logger, *output, error) {
 	o := &output{}
 	o.omitted.Report = o.reportOmitted

@@ -61,7 +61,7 @@ func memoryLimit(cgroup fs.FS) int64 {
 }
 
 const (
-	// connectionFraction is the ratio of the memory limit to the memory for client connections.
+	// Client connections may use the memory limit divided by connectionFraction.
 	connectionFraction = 4
 	// minMemoryConnections is the lower bound for the number of connections that is derived from
 	// the memory limit.

@@ -132,7 +132,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	}
 	if err == nil {
 		s.drain()
-		select { // after the preStop hook of this container, the user container needs the sidecar until SIGTERM
+		select { // after the preStop hook of this container, the user container still needs the sidecar until SIGTERM
 		case <-ctx.Done():
 		case err = <-s.failed:
 		}

@@ -45,7 +45,7 @@ func (s *sidecar) createTelemetry() {
 func (s *sidecar) observe(o *observation.Observation) {
 	s.board.Observe(o)
 	if o.Reason == observation.Local {
-		s.shortages.lackedResources("connection to the user container", o.Err)
+		s.shortages.recordShortage("connection to the user container", o.Err)
 	}
 	if problem := s.board.FirstProblem(o); problem != "" {
 		hint := map[string]string{

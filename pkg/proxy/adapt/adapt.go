@@ -6,7 +6,7 @@
 //
 // A new limiter doubles the limit as long as the goodput grows with the limit. Then it compares
 // the chosen limit, which is called the base, with a candidate. The two limits alternate, and
-// each of them is in force for one window at a time. The goodput of a limit is the number of
+// each of them is in effect for one window at a time. The goodput of a limit is the number of
 // successful responses per second while the limit is reached. By Little's law, the application
 // time is the limit divided by the goodput. The better limit has the greater power. Without errors,
 // the power is goodput / time^w. If the goodput grows with the limit, the larger limit is better. If
@@ -52,19 +52,19 @@ const firstLimit = 4
 const (
 	minWindow  = 250 * time.Millisecond // minimum duration; longer than the pauses of most garbage collectors
 	maxWindow  = 5 * time.Second        // maximum duration, unless maxTimes allows a longer window
-	minTimes   = 2                      // minimum duration in application times; halved during startup
-	maxTimes   = 20                     // maximum duration in application times, if this is longer than maxWindow
-	settleTime = 2                      // application times between a change to the limit and the next window; halved during startup
+	minTimes   = 2                      // minimum duration as a multiple of the application time; halved during startup
+	maxTimes   = 20                     // maximum duration as a multiple of the application time, if this is longer than maxWindow
+	settleTime = 2                      // time between a change to the limit and the next window, as a multiple of the application time; halved during startup
 	minSamples = 16                     // minimum number of responses or errors in a window that ends early; lower during startup
 	enough     = 0.01                   // maximum variance of the mean, divided by the square of the mean, for a window that ends early
 	patience   = 4                      // factor by which the maximum duration is multiplied if the limit is reached and there are few responses
 )
 
-// fullShare is the share of the busy time for which the limit must be reached. Windows with a
+// fullShare is the minimum share of the busy time during which the limit is reached. Windows with a
 // smaller share are not compared with others.
 const fullShare = 0.05
 
-// longestFade is the number of ticks without queued requests in which controller.longest decreases
+// longestFade is the number of ticks with short waits after which controller.longest has decreased
 // to about a third.
 const longestFade = 32
 
@@ -81,7 +81,7 @@ const noAnswers = time.Second
 type Settings struct {
 	Min   int    // minimum limit; values below 1 mean 1, and values above the ceiling mean the ceiling
 	Max   int    // maximum limit, which is called the ceiling; 0 or less means MaxLimit
-	Start int    // first limit, which is adjusted to the range from Min to the ceiling; 0 or less means 4
+	Start int    // first limit, clamped to the range from Min to the ceiling; 0 or less means 4
 	Seed  uint64 // seed of the jitter in the length of windows
 }
 
@@ -101,7 +101,7 @@ type controller struct {
 	base, limit int
 	reason      observation.LimitReason // reason for base, or the reason why no trial is possible
 
-	since   time.Time // when the limit came into force; zero until the first call to settle
+	since   time.Time // when the limit took effect; zero until the first call to settle
 	settled bool      // the requests that end now were admitted with this limit
 	from    time.Time // start of the window
 	stretch float64   // random factor for the minimum length of the window
@@ -113,14 +113,13 @@ type controller struct {
 	waited  time.Duration // how long the first queued request has waited; 0 means that the queue is empty
 	longest time.Duration // recent maximum of waited
 
-	// If most requests fail and the base is not reached, a lower limit can be tried for one window
-	// (see lowerUnreached). During this window, unreached is the last window of the base. At other
-	// times, unreached is the zero value. After the window, lowerUnreached does not change the
-	// limit before unreachedUntil.
+	// While lowerUnreached tries a lower limit, unreached is the last window of the base.
+	// Otherwise, unreached is the zero value. lowerUnreached does not lower the limit before
+	// unreachedUntil.
 	unreached      tally
 	unreachedUntil time.Time
 
-	start  start
+	start  startup
 	search search
 	trial  trial
 	watch  watch
@@ -233,9 +232,9 @@ func (c *controller) exempted(now time.Time, held time.Duration) {
 	}
 }
 
-// settle reports whether the requests that end now were admitted with the limit in force. It
-// assumes this when settleTime application times have passed since the change to the limit, and
-// starts the window at this time.
+// settle reports whether the requests that end now were admitted with the current limit. It returns
+// true after settleTime application times since the change to the limit, and then starts the
+// window.
 func (c *controller) settle(now time.Time) bool {
 	if !c.settled {
 		if c.since.IsZero() {
@@ -323,7 +322,7 @@ func (c *controller) silent() bool {
 		w.lasted >= max(noAnswers.Seconds(), minTimes*c.took)
 }
 
-// put sets the limit in force and begins a window.
+// put applies the limit and begins a window.
 func (c *controller) put(now time.Time, limit int) {
 	if limit != c.limit {
 		c.limit, c.since, c.settled = limit, now, false
@@ -364,7 +363,7 @@ func (c *controller) end(now time.Time) {
 	}
 }
 
-// endCandidate ends a window in which a candidate was in force.
+// endCandidate ends a window in which a candidate was in effect.
 func (c *controller) endCandidate(now time.Time, w *tally) {
 	if before := c.unreached; before.lasted > 0 {
 		c.unreached, c.unreachedUntil = tally{}, now.Add(maxRest)
@@ -418,7 +417,7 @@ func (c *controller) pause(now time.Time, why observation.LimitReason) {
 	c.put(now, c.base)
 }
 
-// endBase ends a window in which the base was in force.
+// endBase ends a window in which the base was in effect.
 func (c *controller) endBase(now time.Time, w *tally) {
 	c.search.finest = min(max(stepOfSpread*w.spread(), finestStep), changeStep)
 	if w.samples() > 0 && w.samples() >= w.failed {

@@ -69,7 +69,7 @@ func TestTrialDiscardsWindowsBeforeChange(t *testing.T) {
 	if c.candidate.mean() > 0.0081 || c.base.good != 0 {
 		t.Errorf("after a change: got %v s with the candidate, %v responses at the base, want 0.008, 0", c.candidate.mean(), c.base.good)
 	}
-	harness.Equal(t, c.lasted, 20*time.Second, "time with the candidate in force")
+	harness.Equal(t, c.lasted, 20*time.Second, "time with the candidate in effect")
 }
 
 func TestManyErrorsPreventHigherLimit(t *testing.T) {
@@ -451,7 +451,7 @@ func TestTrialAfterSilentTrialLimitsLoss(t *testing.T) {
 	}
 	now := time.Unix(1000, 0)
 	c := newController(Settings{Max: 100, Start: 16})
-	c.start, c.reason = start{}, observation.LimitErrors
+	c.start, c.reason = startup{}, observation.LimitErrors
 	c.trial = trial{limit: 8, turns: 1, began: now, base: *window(16, Failed), candidate: *window(8, Failed)}
 	harness.Equal(t, c.decide(now), true, "the silent trial has ended")
 	harness.Equal(t, c.limit, 4, "next candidate")
@@ -463,5 +463,5 @@ func TestTrialAfterSilentTrialLimitsLoss(t *testing.T) {
 	now = now.Add(time.Second)
 	c.endBase(now, window(16, Answered))
 	harness.Equal(t, c.trial.limit, 4, "the trial continues with the candidate")
-	harness.Equal(t, c.limit, 16, "limit in force after the candidate has reduced the goodput")
+	harness.Equal(t, c.limit, 16, "limit in effect after the candidate has reduced the goodput")
 }

@@ -43,7 +43,7 @@ type pathEntry struct {
 	long   bool    // new requests are not counted
 	number uint16  // number of requests, at most mostRequests
 	share  float32 // share of long requests
-	recent float32 // share of long requests among the last few requests, or the last few hundred if long is true
+	recent float32 // share of long requests among the last few requests (the last few hundred if long is true)
 }
 
 // isLong reports whether most requests of the path are long.

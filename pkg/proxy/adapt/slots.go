@@ -20,7 +20,7 @@ type Result uint8
 const (
 	Answered   Result = iota // the application responded
 	Failed                   // the application responded with an error that load can cause
-	TimedOut                 // there was no response in time; End treats it as Unknown if the client caused most of the time
+	TimedOut                 // the application did not respond in time; End replaces it with Unknown if the client may be the cause
 	Late                     // the application responded after the client disconnected
 	Unfinished               // the request ended before the application responded; the true application time is longer
 	Unknown                  // the end of the request does not depend on the application
@@ -32,7 +32,7 @@ type Slot struct {
 	active     bool          // the request holds the slot; true from Admit to End
 	since      time.Time     // when the request got the slot
 	client     time.Duration // total time that the request waited for its client
-	waiting    time.Time     // when the request began to wait for the client; zero if it does not wait
+	waiting    time.Time     // when the request began to wait for the client; zero if it is not waiting
 	exempt     Exemption     // Counted, Stream or Long; Client is derived from waiting
 	counted    bool          // the request counts toward the adaptive limit
 	longPath   bool          // most requests of the path are long, so the request was never counted
@@ -79,7 +79,7 @@ type Limiter struct {
 	responded      bool          // a response has arrived since Tick last exempted a long request
 	typical        float64       // estimated lower quartile of the application time in seconds, excluding streams and paths with mostly long requests
 	increased      time.Time     // last time that typical was increased
-	shortened      time.Time     // last time that a request ended after an application time of at most typical
+	shortened      time.Time     // end of the last request with an application time of at most typical
 	credit         float64       // maximum increase of log(typical)
 	polls          int           // number of running requests for paths with mostly long requests
 	polledAt       time.Time     // last time that a poll ended while many polls were running
@@ -95,7 +95,7 @@ func New(s Settings) *Limiter {
 // limit is not reported as settled, because a fixed limit would count the exempt requests.
 const mostExempt = 0.1
 
-// pollAge is how long the limit is not reported as settled after one of many polls has ended.
+// After one of many polls has ended, the limit is not reported as settled for the duration pollAge.
 // Clients usually send the next polls within this time. A poll is a request for a path with mostly
 // long requests.
 const pollAge = time.Minute
@@ -145,7 +145,7 @@ func (l *Limiter) Admit(now time.Time, s *Slot, path uint32) {
 func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 	waiting := s.endWait(now)
 	took := now.Sub(s.since) - s.client
-	if r == TimedOut && (waiting || s.client > took) { // the client caused most of the time
+	if r == TimedOut && (waiting || s.client > took) { // the client may be the cause
 		r = Unknown
 	}
 	if s.exempt != Stream && r != Unknown {
@@ -191,7 +191,7 @@ func (l *Limiter) notePath(now time.Time, took time.Duration, s *Slot, r Result)
 func (l *Limiter) note(now time.Time, took float64, r Result) {
 	const (
 		up     = 0.05 // increase in log(typical) per request
-		down   = 0.15 // decrease per request; three times up, so that typical is close to the lower quartile
+		down   = 0.15 // decrease per request; three times the value of up, so that typical is close to the lower quartile
 		rate   = 0.5  // increase in credit per second without short requests
 		single = 0.2  // maximum increase in credit by one request
 		most   = 0.5  // maximum of credit

@@ -7,18 +7,18 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// Bounds on the elasticity during startup. The elasticity is the logarithm of the growth of the
-// goodput divided by the logarithm of the growth of the limit.
+// Constants of the startup phase. The elasticity is the logarithm of the growth of the goodput
+// divided by the logarithm of the growth of the limit.
 const (
 	startGrows   = 0.5 // minimum elasticity at which the limit is doubled again
 	startCertain = 2   // number of standard errors by which the elasticity must be below 1 to end the startup phase
 	startTurns   = 4   // number of windows with one limit after which the limit is doubled even if the result is not clear
 )
 
-// A start doubles the limit until the goodput stops growing. It compares the windows of the
-// last two limits. If the application becomes faster between these windows, the resulting limit
-// may be too high, and the search lowers it again.
-type start struct {
+// A startup is the state of the startup phase, which doubles the limit until the goodput stops
+// growing. The phase compares the windows of the last two limits. If the application becomes faster
+// between these windows, the resulting limit may be too high, and the search lowers it again.
+type startup struct {
 	active  bool  // the startup phase has not ended
 	before  tally // windows with the previous limit; the zero value if there was no previous limit
 	current tally // windows with the current limit
@@ -66,7 +66,7 @@ func (c *controller) double(now time.Time) {
 
 // endSearchStart ends the startup phase. The search then begins with limit as the base.
 func (c *controller) endSearchStart(now time.Time, limit int, why observation.LimitReason) {
-	c.start = start{}
+	c.start = startup{}
 	c.base, c.reason = limit, why
 	direction := up
 	if c.base >= c.max {
@@ -86,7 +86,7 @@ type startOutcome struct {
 // elasticity returns the weighted mean of two estimates of the elasticity. The first estimate uses
 // the goodput. The second estimate uses the typical application time, and is better if a few
 // requests are very slow. The estimate with the smaller variance has the greater weight.
-func (s *start) elasticity() (o startOutcome) {
+func (s *startup) elasticity() (o startOutcome) {
 	b, a := &s.before, &s.current
 	growth := math.Log(float64(a.limit) / float64(b.limit))
 	byGoodput := 1 - math.Log(a.mean()/b.mean())/growth
@@ -101,7 +101,7 @@ func (s *start) elasticity() (o startOutcome) {
 	o.sigma = math.Sqrt(goodputVariance * timeVariance / (goodputVariance + timeVariance))
 	before, _ := b.success()
 	after, _ := a.success()
-	// As in outcome, errors do not matter if the goodput grows with the limit.
+	// If the goodput grows with the limit, load does not cause the errors. See [trial.outcome].
 	flatness := 1 - min(max(byGoodput+math.Sqrt(goodputVariance), 0), 1)
 	errors := flatness * math.Log(after/before)
 	o.errors = errors < -errorDrop && byGoodput*growth+errorWeight*errors < 0

@@ -22,7 +22,7 @@ type tally struct {
 	slots      float64 // integral of the number of counted requests over time, in request-seconds
 	held       float64 // sum of the application times of requests that ended or became long, in seconds
 	exempt     float64 // number of requests that became long
-	exemptTime float64 // sum of the application times of requests that became long, in seconds; part of the field time
+	exemptTime float64 // sum of the application times of requests that became long, in seconds; included in the field time
 
 	// The following fields also include errors that occurred while the limit was not reached.
 	rejected     float64 // number of errors
@@ -34,7 +34,8 @@ type tally struct {
 	logTime, logSquares float64 // natural logarithms of the application times, and the squares of these logarithms
 }
 
-// note adds a response with an application time of took seconds. full reports whether the limit was reached.
+// note adds a response with the application time took in seconds. full reports whether the limit
+// was reached.
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
 	t.held += took
@@ -102,8 +103,8 @@ func (t *tally) add(o *tally) {
 	t.logSquares += o.logSquares
 }
 
-// isFull reports whether the limit was reached often enough to compare it with another limit. Times
-// without a request, such as the pauses between bursts, are ignored.
+// isFull reports whether the limit was reached often enough to compare it with another limit.
+// Periods without a request, such as the pauses between bursts, are ignored.
 func (t *tally) isFull() bool { return t.full > 0 && t.full >= fullShare*t.busy }
 
 // isMixed reports whether many requests became long. The limit then holds back short requests, and
@@ -166,7 +167,7 @@ const leastSpread = 0.1
 
 // variance returns the variance of the mean, divided by the square of the mean.
 func (t *tally) variance() float64 {
-	const dependence = 1.5 // correction of the variance for requests that depend on one another
+	const dependence = 1.5 // factor for the variance, because requests are not independent
 	spread := max(t.spread(), leastSpread)
 	return dependence * spread * spread / max(t.samples(), 0.5)
 }
@@ -179,20 +180,21 @@ func (t *tally) typical() (log, variance float64) {
 	return log, max(t.logSquares/n-log*log, leastSpread*leastSpread) / n
 }
 
-// A lowest estimates the mean without load. It contains the lowest recent mean and the limit at which this mean was
-// measured. A higher mean replaces it only if the higher mean was measured at a lower limit or at about the same limit.
+// lowest is an estimate of the mean without load. It contains the lowest recent mean and the limit
+// at which this mean was measured. A higher mean replaces it only if the higher mean was measured
+// at a lower limit or at about the same limit.
 type lowest struct {
 	mean  float64   // lowest recent mean in seconds; 0 means unknown
 	limit int       // the limit at which mean was measured
 	at    time.Time // when mean was measured
 }
 
-// note records the mean of the window t at limit if it is lower than the known mean. The known mean
-// increases with its age.
+// note records the mean of the window t if it replaces the known mean. t was measured at limit. The
+// known mean increases with its age.
 func (w *lowest) note(now time.Time, limit int, t *tally) {
 	const (
 		age  = 2 * time.Minute // time in which the known mean increases by the factor e
-		near = 1.15            // a mean at a limit of up to near times w.limit always replaces the known mean
+		near = 1.15            // a mean that was measured at a limit of at most near*w.limit always replaces the known mean
 	)
 	mean := t.mean()
 	known := w.mean * math.Exp(now.Sub(w.at).Seconds()/age.Seconds())
@@ -217,7 +219,8 @@ func (w *watch) note(t *tally) (changed bool, where direction) {
 		alarm  = 0.4  // minimum sum of deviations that indicates a change
 		follow = 0.05 // share of a deviation that is added to the expected mean
 
-		// Alternatives to least and alarm, in standard errors of a window. The larger value is used.
+		// The noise is at least leastErrors standard errors of a window. The sum that indicates a
+		// change is at least alarmErrors standard errors.
 		leastErrors = 0.7
 		alarmErrors = 5
 	)

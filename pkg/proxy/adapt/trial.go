@@ -13,8 +13,9 @@ const (
 	finestStep = 0.2      // smallest step
 	failedStep = math.Ln2 // step to a lower candidate while most responses are errors
 
-	// The last steps of a search are stepOfSpread times the spread of the application times, but in the range from
-	// finestStep to changeStep. If the spread is large, the comparison of two similar limits needs many requests.
+	// The last steps of a search are stepOfSpread times the spread of the application times,
+	// clamped to the range from finestStep to changeStep. If the spread is large, the comparison of
+	// two similar limits needs many requests.
 	stepOfSpread = 0.16
 )
 
@@ -57,22 +58,22 @@ const (
 	fewGood = 3
 )
 
-// The pauses between the trials in one direction after the limit is found.
+// Pauses between two trials in the same direction. They apply after the limit is found.
 const (
 	firstRest   = 5 * time.Second // first pause; each further pause is twice as long
 	maxRest     = 80 * time.Second
 	longestRest = 4 * time.Minute // maximum pause that is computed from the effect of a candidate
 
 	// maxLoss is the share of the goodput that may be lost because of trials. The pause after a
-	// candidate is so long that the loss does not exceed this share, but at most longestRest.
+	// candidate is long enough to keep the loss below this share, but at most longestRest.
 	maxLoss = 0.01
 
 	// maxTrialLoss is the share of the goodput that may be lost during a trial. If the loss is
-	// greater at the end of a window of the base, the base remains in force for another window.
+	// greater at the end of a window of the base, the base remains in effect for another window.
 	maxTrialLoss = 0.015
 
 	// If a higher candidate multiplies the application time by more than harm, the next pause is at
-	// least rareness times as long as the time during which the candidate was in force. The candidate
+	// least rareness times as long as the time during which the candidate was in effect. The candidate
 	// then has little effect on the 99th percentile. This minimum is at most longestRest, and does not
 	// apply while requests wait longer than the application time.
 	harm     = 1.22
@@ -85,7 +86,7 @@ type trial struct {
 	base, candidate tally
 	turns           int           // number of windows of the candidate, including the current window
 	began           time.Time     // start of the first window of the candidate
-	lasted          time.Duration // how long the candidate was in force in the completed windows
+	lasted          time.Duration // how long the candidate was in effect in the completed windows
 	watch           watch         // detects a change in the mean with the candidate
 
 	lastBase tally // the last window of the base
@@ -120,8 +121,8 @@ func (t *trial) add(w *tally, lasted time.Duration) {
 	}
 }
 
-// variance returns the variance of the difference between the logarithms of the two means. It is the
-// larger of two estimates. If requests depend on one another, the variance between windows is larger
+// variance returns the variance of the difference between the logarithms of the two means. It is
+// the larger of two estimates. If requests are correlated, the variance between windows is larger
 // than the variance computed from the requests.
 func (t *trial) variance() float64 {
 	v := t.base.variance() + t.candidate.variance()
@@ -143,19 +144,18 @@ const (
 // A search contains the state from which the next candidate is chosen.
 type search struct {
 	direction direction // direction of the next candidate
-	step      float64   // step to a higher candidate, and maximum step to a lower candidate if far is true
-	finest    float64   // step to a lower candidate, and lower bound of the field step; depends on the spread of the application times
+	step      float64   // step to a higher candidate; if far is true, also the maximum step to a lower candidate
+	finest    float64   // usual step to a lower candidate, and minimum of the field step; depends on the spread of the application times
 	far       bool      // the next lower candidate is computed from lowest
 	rejected  int       // number of consecutive candidates with the finest step that were rejected
 	found     bool      // neither neighbor of the base is better
-	compared  [2]bool   // by direction; whether a candidate was rejected or did not exist after the last change of the base
+	compared  [2]bool   // by direction; a candidate was rejected, or there was no candidate, since the last change of the base
 	lowest    lowest
 
-	// The pauses between trials and the ends of these pauses, by direction. The pauses apply after the
-	// limit is found.
-	rest    [2]time.Duration
-	until   [2]time.Time
-	pressed time.Time // end of the pause for higher candidates while requests wait longer than the application time
+	// The following pauses between trials apply after the limit is found.
+	rest    [2]time.Duration // by direction; minimum length of the next pause
+	until   [2]time.Time     // by direction; end of the current pause
+	pressed time.Time        // end of the pause for higher candidates while requests wait longer than the application time
 
 	// failing is the lowest candidate above the base that causes errors; 0 if there is none.
 	// The next candidates are lower than failing. If the base is failing-1, failing is tried again
@@ -258,9 +258,9 @@ func (c *controller) candidate() int {
 		// A small step might have no effect on the share of errors.
 		step = failedStep
 	} else if s.far && !s.found && s.lowest.mean > 0 {
-		// If the mean were the lowest mean, the limit at this distance would have the same goodput as the base. The
-		// base approaches this limit in several steps, because a limit that is too low delays the detection of a faster
-		// application.
+		// With the lowest known mean, the limit at this distance would have the same goodput as the
+		// base. The base approaches this limit in several steps, because a limit that is too low
+		// delays the detection of a faster application.
 		step = min(max(math.Log(c.trial.base.mean()/s.lowest.mean), s.finest), s.step)
 	}
 	return max(bounded(base*math.Exp(-step), c.min, c.base-1), c.min)
@@ -392,7 +392,7 @@ func (c *controller) decide(now time.Time) bool {
 	}
 	if c.base != was || c.watch.expected == 0 {
 		if c.base != was {
-			c.start = start{}
+			c.start = startup{}
 			c.search.compared = [2]bool{}
 		}
 		c.watch = watch{expected: t.base.work()}
@@ -412,7 +412,7 @@ func (c *controller) settledReason() observation.LimitReason {
 	return observation.LimitSteady
 }
 
-// rise moves the base up to a better candidate, or to knee if the goodput is not proportional to the
+// rise raises the base to a better candidate, or to knee if the goodput is not proportional to the
 // limit.
 func (c *controller) rise(candidate int, knee, elasticity float64) {
 	s := &c.search
@@ -436,8 +436,8 @@ func (c *controller) rise(candidate int, knee, elasticity float64) {
 	}
 }
 
-// fall moves the base down to knee, where the goodput is about the same. If the candidate reduces
-// the errors, fall moves the base to the candidate.
+// fall lowers the base to knee, where the goodput is about the same. If the candidate reduces the
+// errors, fall lowers the base to the candidate.
 func (c *controller) fall(candidate int, knee float64, o *outcome) {
 	s := &c.search
 	c.reason = observation.LimitAppTime
@@ -464,15 +464,14 @@ func (t *trial) rest(base int, o *outcome) (rest, pressed time.Duration) {
 	return pressed, pressed
 }
 
-// loss returns the share of the goodput or of the successful responses that is lost while the
-// candidate is in force.
+// loss returns the share of the goodput that is lost while the candidate is in effect, or the lost
+// share of the successful responses if it is larger.
 func (o *outcome) loss(limit, base int) float64 {
 	growth := math.Log(float64(limit) / float64(base))
 	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)
 }
 
-// isCostly reports whether the candidate has reduced the goodput of the trial by a share of more than
-// maxTrialLoss.
+// isCostly reports whether the loss during the trial exceeds maxTrialLoss.
 func (t *trial) isCostly(base int, now time.Time) bool {
 	o := t.outcome(base)
 	return t.lasted.Seconds()*o.loss(t.limit, base) > maxTrialLoss*now.Sub(t.began).Seconds()

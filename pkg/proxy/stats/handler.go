@@ -86,8 +86,10 @@ func byName(name Format) *format {
 	return nil
 }
 
-// accepted returns the format with the highest weight in the Accept header. If several formats have this weight,
-// accepted prefers first, and otherwise uses the order of formats. It ignores a header without valid media ranges.
+// accepted returns the format with the highest weight in the Accept header. If several formats have
+// this weight, accepted prefers first, and then the earliest of them in formats. If the header has
+// no valid media range, accepted returns first. If no format is acceptable, accepted returns the
+// Prometheus text format.
 func accepted(accept []string, first *format) *format {
 	ranges := mediaRanges(accept)
 	if ranges == nil {

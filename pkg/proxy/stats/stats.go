@@ -123,7 +123,7 @@ func (s *Stats) advance(now time.Time) {
 		return
 	}
 	if k := at / int64(time.Second); k > s.full {
-		s.spend((s.full+1)*int64(time.Second) - s.last)
+		s.addTime((s.full+1)*int64(time.Second) - s.last)
 		s.end(s.current)
 		silent := second{area: s.total * int64(time.Second), proxiedArea: s.proxied * int64(time.Second)}
 		s.full = max(s.full, k-remembered)
@@ -133,12 +133,13 @@ func (s *Stats) advance(now time.Time) {
 		s.current = second{}
 		s.last = k * int64(time.Second)
 	}
-	s.spend(at - s.last)
+	s.addTime(at - s.last)
 	s.last = at
 }
 
-// spend adds ns nanoseconds with the current number of requests in flight to the areas of the current second.
-func (s *Stats) spend(ns int64) {
+// addTime updates the areas of the current second for ns nanoseconds with the current number of
+// requests in flight.
+func (s *Stats) addTime(ns int64) {
 	s.current.area += s.total * ns
 	s.current.proxiedArea += s.proxied * ns
 }

@@ -54,7 +54,7 @@ func New(s rewrite.ServerSettings, handler transport.Handler, app *http1client.A
 
 // GiveTime is the maximum time that the server waits after Shutdown to determine the protocol of a connection. During
 // this time, connections can still be handed to the HTTP/2 engine.
-const GiveTime = netconn.LastLook + netconn.LingerTime
+const GiveTime = netconn.ShutdownDelay + netconn.LingerTime
 
 // Serve accepts connections from ln and serves them until Shutdown is called. If config is not nil, Serve uses TLS.
 // The listener must return *net.TCPConn connections.

@@ -334,13 +334,13 @@ func (c *serverConn) wait() error {
 var errEvicted = errors.New("idle connection closed because of the connection limit")
 
 // enterIdle marks the connection as idle. last reports whether the connection is retiring. If it is, the next read is
-// the last one, and its timeout is netconn.LastLook.
+// the last one, and its timeout is netconn.ShutdownDelay.
 func (c *serverConn) enterIdle() (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle = true
 	if c.retiring {
-		c.nc.SetReadDeadline(time.Now().Add(netconn.LastLook))
+		c.nc.SetReadDeadline(time.Now().Add(netconn.ShutdownDelay))
 	}
 	return c.retiring
 }

@@ -174,7 +174,7 @@ func (c *serverConn) Received(partly bool) {
 // Waiting implements http2conn.Handler.
 func (c *serverConn) Waiting() {
 	c.stirred = true
-	c.place.Stir()
+	c.place.ReadingUnlessServing()
 }
 
 // GoingAway implements http2conn.Handler. It does nothing, because only the client opens streams.

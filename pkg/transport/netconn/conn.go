@@ -26,7 +26,8 @@ import (
 // ErrAgain is returned if no bytes can be read or written without blocking.
 var ErrAgain error = again{}
 
-// again is the type of ErrAgain. After a temporary error, crypto/tls can continue to use the connection.
+// again is the type of ErrAgain. It implements [net.Error]. Because the error is temporary,
+// crypto/tls can continue to use the connection.
 type again struct{}
 
 func (again) Error() string   { return "operation would block" }
@@ -75,9 +76,9 @@ func (c *Conn) WaitRead(try func(fd uintptr) (done bool)) error {
 	return err
 }
 
-// TryRead reads the available input without blocking. If no input is available, it returns ErrAgain.
-// At the end of the input, it returns io.EOF. It must be called inside WaitRead with the fd of
-// WaitRead.
+// TryRead reads the available input without blocking. If no input is available, it returns
+// ErrAgain. At the end of the input, it returns io.EOF. TryRead must be called by the function that
+// was passed to WaitRead, with the same fd.
 func (c *Conn) TryRead(fd uintptr, p []byte) (n int, err error) {
 	if c.tls != nil {
 		return c.tls.read(fd, p)
@@ -106,10 +107,10 @@ func asAgain(err error) error {
 // error if the write deadline expires or the connection is closed.
 func (c *Conn) WaitWrite(try func(fd uintptr) (done bool)) error { return c.raw.Write(try) }
 
-// TryWrite writes as much of p and then q as possible without blocking, and returns the number of bytes written. If
-// no bytes can be written, it returns ErrAgain. With TLS, written bytes may still be buffered. If a call to TryWrite
-// with empty p and q returns no error, all written bytes were sent. TryWrite must be called inside WaitWrite with the
-// fd of WaitWrite.
+// TryWrite writes as much of p and then q as possible without blocking, and returns the number of
+// bytes written. If no bytes can be written, it returns ErrAgain. With TLS, written bytes may still
+// be buffered. If a call to TryWrite with empty p and q returns no error, all written bytes were
+// sent. TryWrite must be called by the function that was passed to WaitWrite, with the same fd.
 func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
 	switch {
 	case c.tls != nil:
@@ -263,13 +264,13 @@ func (c *Conn) discard(limit int64) int64 {
 // CloseWrite closes the write side. With TLS, it first sends close_notify (RFC 8446 section 6.1) if
 // this does not block.
 func (c *Conn) CloseWrite() error {
-	c.sayGoodbye()
+	c.sendCloseNotify()
 	return c.tcp.CloseWrite()
 }
 
 // Close closes the connection. With TLS, it first sends close_notify, unless the write would block.
 func (c *Conn) Close() error {
-	c.sayGoodbye()
+	c.sendCloseNotify()
 	return c.Cut()
 }
 

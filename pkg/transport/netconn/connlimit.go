@@ -39,18 +39,18 @@ type ConnLimit struct {
 	bounds *bound.Recorder
 	wanted atomic.Bool // waiting is not empty
 
-	mu      sync.Mutex
-	places  []*Place              // the places of the open connections, not sorted
-	trust   [states]time.Duration // patience for connections on which no request was answered, by state
-	closing int                   // number of connections that were replaced and are still open
-	reached time.Time             // see bound.Pool.Reached
-	unknown int                   // number of connections on which no request was answered
-	scan    scan
-	waiting []*Place    // places for which Enter waits, oldest first
-	full    bool        // OnFull was called, and connections have been waiting since then
-	timer   *time.Timer // calls admit; nil before the first use
+	mu            sync.Mutex
+	places        []*Place              // the places of the open connections, not sorted
+	firstPatience [states]time.Duration // patience before the first answered request of a connection, by state
+	closing       int                   // number of connections that were replaced and are still open
+	reached       time.Time             // see bound.Pool.Reached
+	unknown       int                   // number of connections on which no request was answered
+	scan          scan
+	waiting       []*Place    // places for which Enter waits, oldest first
+	full          bool        // OnFull was called, and connections have been waiting since then
+	timer         *time.Timer // calls admit; nil before the first use
 
-	// The following fields count from the start of the process. See the fields of bound.Pool.
+	// The following fields are totals since the start of the process. See the fields of bound.Pool.
 	accepted, evicted, refused uint64
 	waited                     time.Duration
 }
@@ -137,16 +137,16 @@ func NewConnLimit(most int, bounds *bound.Recorder) *ConnLimit {
 		most = math.MaxInt
 	}
 	l := &ConnLimit{most: most, bounds: bounds, begin: time.Now()}
-	l.trust = [states]time.Duration{newcomer: maxPatience / 2, greeted: maxTLSPatience / 2}
+	l.firstPatience = [states]time.Duration{newcomer: maxPatience / 2, greeted: maxTLSPatience / 2}
 	return l
 }
 
 // Enter waits for a place for an accepted connection, which is initially idle. It returns false if stop is closed
 // before a place is free. peer is the address of the client.
 //
-// end closes the connection when another connection replaces it. It must not block, and must not call a method of
-// the place. It returns false if a request has arrived. If it returns true, the caller must close the connection
-// immediately without serving another request.
+// end closes the connection when another connection replaces it. end must not block, and must not
+// call a method of the place. It returns false if a request has arrived. If end returns true, the
+// connection must be closed immediately without serving another request.
 func (l *ConnLimit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Place, ok bool) {
 	if l == nil {
 		l = NewConnLimit(0, nil)
@@ -248,7 +248,7 @@ func (l *ConnLimit) makeRoom(now time.Duration) bool {
 		l.bounds.Hit(bound.MaxConnections, p.peer)
 		l.evicted++
 		if !p.known.Load() {
-			l.distrust(c.since.state())
+			l.reducePatience(c.since.state())
 		}
 		p.free()
 		p.slow = true
@@ -266,7 +266,7 @@ type candidate struct {
 
 // A scan contains the connections that could be replaced at the time of the scan.
 type scan struct {
-	expires time.Duration       // time until which connections that are not in lists cannot be replaced
+	expires time.Duration       // before this time, only connections in lists can be replaced
 	lists   [states][]candidate // oldest first
 	found   [states]bool        // the scan found candidates in the state, or Enter has added a connection since then
 }
@@ -328,18 +328,18 @@ func (l *ConnLimit) deadline(c *candidate) time.Duration {
 	case c.place.known.Load():
 		return c.since.time() + patience
 	case c.since.state() == greeted:
-		return c.since.time() + l.trust[greeted]
+		return c.since.time() + l.firstPatience[greeted]
 	}
-	return c.since.time() + l.trust[newcomer]
+	return c.since.time() + l.firstPatience[newcomer]
 }
 
-// distrust halves the patience for a state after a connection in this state was closed before a request was
+// reducePatience halves the patience for a state after a connection in this state was closed before a request was
 // answered. l.mu must be held.
-func (l *ConnLimit) distrust(s state) {
+func (l *ConnLimit) reducePatience(s state) {
 	if s == greeted {
-		l.trust[greeted] = max(l.trust[greeted]/2, minTLSPatience)
+		l.firstPatience[greeted] = max(l.firstPatience[greeted]/2, minTLSPatience)
 	} else {
-		l.trust[newcomer] = max(l.trust[newcomer]/2, patience)
+		l.firstPatience[newcomer] = max(l.firstPatience[newcomer]/2, patience)
 	}
 }
 
@@ -403,17 +403,18 @@ func (p *Place) Answered() {
 		return
 	}
 	l.unknown--
-	l.trust[newcomer] = min(2*l.trust[newcomer], maxPatience)
+	l.firstPatience[newcomer] = min(2*l.firstPatience[newcomer], maxPatience)
 	if p.tls {
-		l.trust[greeted] = min(2*l.trust[greeted], maxTLSPatience)
+		l.firstPatience[greeted] = min(2*l.firstPatience[greeted], maxTLSPatience)
 	}
 }
 
 // Reading records that an incomplete header section has arrived.
 func (p *Place) Reading() { p.move(reading) }
 
-// Stir is like Reading, but it has no effect if a request is in flight on the connection.
-func (p *Place) Stir() {
+// ReadingUnlessServing is like Reading, but has no effect if a request is in flight on the
+// connection.
+func (p *Place) ReadingUnlessServing() {
 	for {
 		old := p.since.Load()
 		if s := moment(old).state(); s == serving || s == reading || p.since.CompareAndSwap(old, int64(p.limit.moment(reading))) {
@@ -433,7 +434,7 @@ func (p *Place) move(s state) {
 	}
 }
 
-// moment returns the moment of a state that begins now.
+// moment returns a moment with the state s and the current time.
 func (l *ConnLimit) moment(s state) moment { return moment(l.now()<<stateBits) | moment(s) }
 
 // Wanted reports whether another connection waits for a place. If Wanted returns true, the caller should close the

@@ -16,8 +16,8 @@ type Conns[C comparable] struct {
 	serving sync.WaitGroup
 }
 
-// NewConns returns an empty set. retire must cause a connection to be closed when it is idle and no input arrives.
-// abandon must close a connection immediately. Both functions must not block.
+// NewConns returns an empty set. retire must cause a connection to be closed when it is idle and no
+// input arrives. abandon must close a connection immediately. Neither function may block.
 func NewConns[C comparable](retire, abandon func(C)) *Conns[C] {
 	return &Conns[C]{retire: retire, abandon: abandon, all: make(map[C]struct{})}
 }
@@ -57,7 +57,7 @@ func (s *Conns[C]) Wait() { s.serving.Wait() }
 // Shutdown calls retire for all connections and waits until the function wait returns. If ctx is canceled before, it
 // calls abandon for the remaining connections and returns the error of ctx. It must be called at most once.
 func (s *Conns[C]) Shutdown(ctx context.Context, wait func()) error {
-	s.end(&s.ending, s.retire)
+	s.endAll(&s.ending, s.retire)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -68,17 +68,16 @@ func (s *Conns[C]) Shutdown(ctx context.Context, wait func()) error {
 		return nil
 	case <-ctx.Done():
 	}
-	s.end(&s.over, s.abandon)
+	s.endAll(&s.over, s.abandon)
 	<-done
 	return ctx.Err()
 }
 
-// end sets *noted and calls the function end for each open connection. noted is a field that Serve checks for new
-// connections.
-func (s *Conns[C]) end(noted *bool, end func(C)) {
+// endAll sets *flag and calls end for each open connection. Serve checks *flag for new connections.
+func (s *Conns[C]) endAll(flag *bool, end func(C)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	*noted = true
+	*flag = true
 	for c := range s.all {
 		end(c)
 	}

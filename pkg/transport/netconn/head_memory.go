@@ -1,7 +1,7 @@
 package netconn
 
-// LongHead is the length in bytes above which the memory for a header section is part of the memory
-// budget. A shorter header section uses a pooled buffer.
+// LongHead is the length in bytes above which a header section is charged to the memory budget. A
+// shorter header section uses a pooled buffer.
 const LongHead = 32 << 10
 
 // HeadMemory is the part of a memory budget that a long header section uses until Release.

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// LastLook is the time after the start of a shutdown during which idle connections wait for input and listeners
+// ShutdownDelay is the time after the start of a shutdown during which idle connections wait for input and listeners
 // accept connections.
-const LastLook = 20 * time.Millisecond
+const ShutdownDelay = 20 * time.Millisecond
 
 // Listeners is the set of listeners of a server, which are stopped at the same time. It is safe for
 // concurrent use.
@@ -51,7 +51,7 @@ func (s *Listeners) Stopped() bool {
 	}
 }
 
-// Stop stops all listeners. Until LastLook has elapsed, Accept still returns connections. After that, Accept returns an
+// Stop stops all listeners. Until ShutdownDelay has elapsed, Accept still returns connections. After that, Accept returns an
 // error. Stop must be called at most once.
 func (s *Listeners) Stop() {
 	s.mu.Lock()
@@ -59,7 +59,7 @@ func (s *Listeners) Stop() {
 	close(s.Stopping)
 	for _, ln := range s.all {
 		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
-			_ = d.SetDeadline(time.Now().Add(LastLook)) // on failure, Accept returns the error
+			_ = d.SetDeadline(time.Now().Add(ShutdownDelay)) // on failure, Accept returns the error
 		} else {
 			ln.Close()
 		}

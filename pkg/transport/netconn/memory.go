@@ -48,17 +48,16 @@ const (
 	medium = 192 << 10
 	// progress is the ratio of released bytes to held bytes above which a connection is considered to make progress.
 	progress = 4
-	// ordinary is the number of bytes per request up to which connections are compared by the sum
-	// of their bytes. A request over HTTP/2 with a header section of 16 KiB is below this value.
+	// ordinary is the maximum number of bytes of an ordinary request. A request over HTTP/2 with a
+	// header section of 16 KiB uses less memory.
 	ordinary = 32 << 10
 	// ConnectionBytes is the estimated memory in bytes of a client connection without requests. An
 	// idle TLS connection needs up to 30 KB (docs/bounds.md).
 	ConnectionBytes = 32 << 10
-	// freeFraction is the ratio of the budget to the memory that open connections can use without
-	// being charged.
+	// Open connections can use limit/freeFraction bytes without being charged.
 	freeFraction = 4
-	// chargedFraction is the ratio of the budget to the maximum memory that is charged for the
-	// connections themselves. The rest of the budget remains for the requests.
+	// At most limit/chargedFraction bytes are charged for the connections themselves. The rest of
+	// the budget remains for the requests.
 	chargedFraction = 2
 	// stalledTime is the time without progress after which a connection that holds more than
 	// ordinary bytes per request can be closed, so that another connection is served. It is shorter
@@ -69,11 +68,11 @@ const (
 	// maxClockInterval is the maximum time between two updates of the clock. If more time has
 	// passed, the time of the previous calls to Add, Sub and Progress is unknown.
 	maxClockInterval = 2 * clockInterval
-	// closingFraction is the ratio of the budget to the number of bytes by which the sum may exceed the budget while
-	// connections are being closed.
+	// While connections are being closed, the sum may exceed the limit by up to
+	// limit/closingFraction bytes.
 	closingFraction = 4
-	// skippedScans is the number of additions above the trigger that do not scan the accounts after a scan has
-	// found no connection to close.
+	// After a scan has found no connection to close, the next skippedScans additions above the
+	// trigger do not scan the accounts.
 	skippedScans = 64
 	// awaitTime is the maximum time that Await and AwaitLimit wait. Other requests usually release
 	// memory within milliseconds.
@@ -101,7 +100,7 @@ type Budget struct {
 	before   int64 // previous value of clock
 	resumed  int64 // clock at the last update that was at least maxClockInterval after the previous update; 0 if there was none
 	accounts map[*Account]struct{}
-	charged  int64 // bytes of the connections themselves that are counted in used
+	charged  int64 // part of used for the connections themselves, in bytes
 }
 
 // An Account counts the memory that one connection uses. It is safe for concurrent use. A nil Account means no
@@ -140,7 +139,8 @@ func (b *Budget) Usage() (used, limit int64) {
 }
 
 // Open returns the account of a connection. peer is the address of the peer. end closes the
-// connection. It is called at most once, on a separate goroutine. If b is nil, Open returns nil.
+// connection. The budget calls end at most once, on a separate goroutine. If b is nil, Open returns
+// nil.
 func (b *Budget) Open(peer string, end func()) *Account {
 	if b == nil {
 		return nil
@@ -445,16 +445,18 @@ func (b *Budget) victim(sum, now int64) *Account {
 	return next.account
 }
 
-// A survey is the result of comparing all connections, except those that are being closed.
+// A survey is the result of comparing all connections, except those that are being closed. A
+// working connection makes progress and holds at most medium bytes. An idle connection makes no
+// progress and holds at most medium bytes.
 type survey struct {
 	stalled *Account // connection with the longest stall time; nil if no stall time reaches stalledTime
-	large   heaviest // heaviest connection with more than medium bytes, or with more than small bytes and no progress
-	working heaviest // heaviest connection that made progress and holds at most medium bytes
-	idle    heaviest // heaviest connection with no progress and at most medium bytes
+	large   heaviest // heaviest among connections with more than medium bytes and idle connections with more than small bytes
+	working heaviest // heaviest working connection
+	idle    heaviest // heaviest idle connection
 
-	workingBytes int64 // number of bytes of the connections with progress and at most medium bytes
-	smallBytes   int64 // number of bytes of the connections with no progress and at most small bytes
-	mediumBytes  int64 // number of bytes of the connections with no progress, more than small bytes, and at most medium bytes
+	workingBytes int64 // number of bytes of the working connections
+	smallBytes   int64 // number of bytes of the idle connections with at most small bytes
+	mediumBytes  int64 // number of bytes of the idle connections with more than small bytes
 }
 
 // survey compares all connections. now is the time returned by tick. b.mu must be held.
@@ -475,7 +477,7 @@ func (b *Budget) survey(now int64) (s survey) {
 			s.working.add(a, perRequest, used)
 			s.workingBytes += used
 		case used > small:
-			s.large.add(a, ordinary, used) // ordinary, because a single upload can hold more bytes per request
+			s.large.add(a, ordinary, used) // not perRequest, because a single upload can exceed ordinary
 			s.idle.add(a, perRequest, used)
 			s.mediumBytes += used
 		default:

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// The race detector derives the order of events only from socket operations that use package syscall.
+// The following functions use package syscall, because the race detector derives the order of reads
+// and writes only from its functions.
 
 // Read reads the available input. At the end of the input, it returns 0 and no error.
 func Read(fd uintptr, p []byte) (n int, err error) { return interrupted(syscall.Read, fd, p) }

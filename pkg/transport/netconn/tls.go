@@ -32,11 +32,12 @@ const (
 	// KiB of content.
 	recordTime = time.Minute
 	// idleBytes is the maximum number of bytes without content that an idle connection can have
-	// received. A KeyUpdate has 27 bytes.
+	// received. A KeyUpdate is 27 bytes long.
 	idleBytes = 512
-	// maxUnread is the maximum number of bytes that a client can send until its next content is complete.
-	// A record has slightly more than 16 KiB (RFC 8446 section 5.2), and a message such as KeyUpdate has a few bytes.
-	// Without this limit, crypto/tls would buffer up to 64 KiB of a message.
+	// maxUnread is the maximum number of bytes that a client can send until its next content is
+	// complete. A record is slightly longer than 16 KiB (RFC 8446 section 5.2), and a message such
+	// as KeyUpdate is a few bytes long. Without this limit, crypto/tls would buffer up to 64 KiB of
+	// a message.
 	maxUnread = 20 << 10
 	// encryptAtOnce is the maximum number of content bytes that are encrypted before the encrypted bytes are sent.
 	encryptAtOnce = 32 << 10
@@ -165,8 +166,9 @@ func (c *Conn) Handshake(ctx context.Context, s *Server, waiting func(client, an
 	return nil
 }
 
-// awaitHello waits until the first TLS record of the client has arrived, without reading the record. If the record has
-// arrived when the timeout expires, the connection stays open, because the process lacks CPU time.
+// awaitHello waits until the first TLS record of the client has arrived, without reading the
+// record. If the record has arrived when the timeout expires, the connection stays open, because
+// the client is not the cause of the delay.
 func (c *Conn) awaitHello(s *Server) error {
 	c.greeting.Store(true)
 	timer := time.AfterFunc(s.handshakes.timeout, func() {
@@ -305,9 +307,9 @@ func (e *encryption) stalled() bool {
 	return e.received > idleBytes || e.recordLeft > 0 || e.headerLen > 0
 }
 
-// awaitRest starts the timeout if a record or message is incomplete. The timer is not stopped when the rest arrives,
-// because the input of a busy connection often ends within a record. If the connection is idle when the timer fires, the
-// timer is not started again.
+// awaitRest starts the timeout if a record or message is incomplete. The timer continues to run
+// when the rest arrives, because the input of a busy connection often ends within a record. When
+// the timer fires, closeLate checks whether the connection still waits for the rest.
 func (e *encryption) awaitRest() {
 	if !e.stalled() {
 		e.rest.earlier.Store(0)
@@ -402,8 +404,8 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	if n > 0 {
 		e.received = 0
 		e.rest.earlier.Store(0)
-		// Send the collected replies even if the client sends content without a pause, because it may also read. If the
-		// send fails, the next write returns the error.
+		// Send the collected replies even if the client sends content without a pause, because the
+		// client may also be reading. If the send fails, the next write returns the error.
 		if e.replied.Load() >= replyBatch {
 			e.replied.Store(0)
 			_ = e.send(fd)
@@ -476,8 +478,8 @@ func (e *encryption) write(fd uintptr, p, q []byte) (n int, err error) {
 	return n, err
 }
 
-// sayGoodbye sends close_notify if this does not block.
-func (c *Conn) sayGoodbye() {
+// sendCloseNotify sends close_notify if this does not block.
+func (c *Conn) sendCloseNotify() {
 	if c.tls == nil {
 		return
 	}

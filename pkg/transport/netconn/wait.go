@@ -29,8 +29,8 @@ func (w *wait) end() {
 	}
 }
 
-// time returns the total time of the waits for the current message, or 0 if the connection does not wait. If the client
-// sends only a part of the message, the time is not reset.
+// time returns the total time of the waits for the current message, or 0 if the connection is not
+// waiting. If the client sends only a part of the message, the time is not reset.
 func (w *wait) time(now time.Time) time.Duration {
 	since := w.since.Load()
 	if since == 0 {

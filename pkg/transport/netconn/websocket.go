@@ -29,11 +29,11 @@ type stream interface {
 type WebSocket struct {
 	stream
 
-	mu    sync.Mutex
-	head  []byte // incomplete header of the current frame
-	left  int64  // unwritten bytes of the current frame
-	asked bool   // GoAway was called
-	said  bool   // the Close frame was sent, or sending it failed
+	mu        sync.Mutex
+	head      []byte // incomplete header of the current frame
+	left      int64  // unwritten bytes of the current frame
+	closing   bool   // GoAway was called
+	closeSent bool   // the Close frame was sent, or sending it failed
 }
 
 // NewWebSocket returns a connection on which a server sends WebSocket frames.
@@ -75,14 +75,14 @@ func (c *WebSocket) Write(p []byte) (int, error) {
 	defer c.mu.Unlock()
 	written := 0
 	for len(p) > 0 {
-		if err := c.sayWhenDue(); err != nil {
+		if err := c.sendCloseWhenDue(); err != nil {
 			return written, err
 		}
-		if c.said {
+		if c.closeSent {
 			return written + len(p), nil // the client ignores frames after a Close frame
 		}
 		n := len(p)
-		if c.asked && !c.said {
+		if c.closing && !c.closeSent {
 			n = c.untilNext(p)
 		}
 		n, err := c.stream.Write(p[:n])
@@ -93,7 +93,7 @@ func (c *WebSocket) Write(p []byte) (int, error) {
 			return written, err
 		}
 	}
-	return written, c.sayWhenDue()
+	return written, c.sendCloseWhenDue()
 }
 
 // GoAway sends the Close frame as soon as the current frame is complete. Later calls have no effect. GoAway blocks
@@ -101,16 +101,16 @@ func (c *WebSocket) Write(p []byte) (int, error) {
 func (c *WebSocket) GoAway() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = true
-	_ = c.sayWhenDue() // ignore the error, because the client detects that the connection ends
+	c.closing = true
+	_ = c.sendCloseWhenDue() // ignore the error, because the client detects that the connection ends
 }
 
-// sayWhenDue writes the Close frame if GoAway was called and the output ends between two frames.
-func (c *WebSocket) sayWhenDue() error {
-	if !c.asked || c.said || !c.between() {
+// sendCloseWhenDue writes the Close frame if GoAway was called and the output ends between two frames.
+func (c *WebSocket) sendCloseWhenDue() error {
+	if !c.closing || c.closeSent || !c.between() {
 		return nil
 	}
-	c.said = true
+	c.closeSent = true
 	c.SetWriteDeadline(time.Now().Add(timeout))
 	_, err := c.stream.Write([]byte(closeFrame))
 	c.SetWriteDeadline(time.Time{})
