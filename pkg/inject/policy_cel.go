@@ -185,7 +185,7 @@ func (p *policy) conditions() []expression {
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
-		{"speaks-http", "The port is selected by an option, or there is no evidence against HTTP (see evidenceOf).", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.opts.get(sureOption) == string(High)))},
+		{"speaks-http", "The port is selected by an option, or there is no evidence against HTTP (see evidenceOf).", ofPort("  wanted != '' ||\n" + servesHTTPCEL(p.opts.get(sureOption) == string(High)))},
 		{"no-other-port", "If the port is not selected by an option or a name for HTTP, no TCP or gRPC probe checks an undeclared port.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
   || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
     o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},

@@ -100,8 +100,8 @@ func hiddenUpstream(container any) string {
 	return hidden
 }
 
-// upstreams returns the containers that forward requests to a port of the pod, by port. It returns at most two
-// containers for each port, and it also sets in.hidden.
+// upstreams returns the containers that forward requests to each port of the pod, at most two for
+// each port. It also sets in.hidden.
 func (in *injection) upstreams() map[int32][]upstream {
 	if in.behind != nil {
 		return in.behind
@@ -143,7 +143,8 @@ func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 	return ""
 }
 
-// skipProxied returns the error for a pod with a port behind a proxy and without another port that is clearly for requests.
+// skipProxied returns the error for a pod that has a port behind a proxy and no other port that
+// clearly serves requests.
 func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
 	in.out.Missing = "a Service that uses the port"
 	possible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.proxied && !c.evidence.takesRequests() })
