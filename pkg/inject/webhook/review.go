@@ -18,8 +18,8 @@ type payload struct {
 	reserved int // number of bytes of Reviewer.texts that the request uses
 }
 
-// cost returns the memory in bytes that is needed to decide about a payload. The factors
-// were measured with the most expensive payloads (cmd/injector/abuse_memory_test.go).
+// cost returns the memory in bytes that is needed to process a payload. The factors were measured
+// with the most expensive payloads (cmd/injector/abuse_memory_test.go).
 func (p *payload) cost() int {
 	const perByte, perValue = 6, 1 << 10
 	return max(perByte*len(p.text)+perValue*min(p.values, maxValues), memoryOfShort/maxShortReviews)
