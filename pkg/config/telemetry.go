@@ -37,8 +37,8 @@ type ObservabilityConfig struct {
 	text string
 }
 
-// sent reports whether the control plane set the variable, even to an empty object.
-func (o *ObservabilityConfig) sent() bool { return o.text != "" }
+// isSet reports whether the variable is set, even to an empty object.
+func (o *ObservabilityConfig) isSet() bool { return o.text != "" }
 
 // Observability is a JSON object. Any other value is replaced with an empty object, because the presence
 // of the variable indicates Knative 1.19 or later.

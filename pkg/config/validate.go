@@ -47,7 +47,7 @@ func (c *Config) derive() {
 	c.MetricsPort.derive(cmp.Or(port, defaultMetricsPort))
 	c.QueueDepth.derive(depthPerSlot * c.Ceiling())
 	scope := WholeRequest
-	if c.OnKnative.V && !c.Observability.V.sent() {
+	if c.OnKnative.V && !c.Observability.V.isSet() {
 		scope = FirstByte
 	}
 	c.RequestTimeoutScope.derive(scope)

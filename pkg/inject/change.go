@@ -34,9 +34,9 @@ type Change struct {
 	IfEmpty bool `json:"ifEmpty,omitempty"`
 }
 
-// Apply makes the changes in order in an object of the form that [Decode] returns, and returns the changed
-// object. It does not modify object. The result shares the values that are not changed with object. If a path
-// is invalid, Apply returns an error that contains the path.
+// Apply makes the changes in order, and returns the changed object. object must have the form that
+// [Decode] returns. It is not modified, but the result shares all unchanged values with it. If a
+// path is invalid, Apply returns an error that contains the path.
 func Apply(object any, changes []Change) (any, error) {
 	copied := copies{}
 	for _, c := range changes {
@@ -225,8 +225,8 @@ func Below(path string, changes []Change) []Change {
 	return moved
 }
 
-// JSONPatch returns the changes as a JSON patch (RFC 6902) for an object of the form that [Decode]
-// returns. It does not modify object.
+// JSONPatch returns the changes as a JSON patch (RFC 6902). object must have the form that [Decode]
+// returns. It is not modified.
 func JSONPatch(object any, changes []Change) ([]byte, error) {
 	type operation struct {
 		Op    string          `json:"op"`

@@ -127,9 +127,9 @@ var helperNames = regexp.MustCompile(`(^|-)(auth|oauth|oauth2|rbac|helper|sideca
 // nameLabels are the pod labels that usually contain the name of the main container.
 var nameLabels = []string{"app", "name", "k8s-app", "component", "app.kubernetes.io/name", "app.kubernetes.io/component"}
 
-// helps returns the reason why a container is a helper of another container, or "". If a pod
+// helperReason returns the reason why a container is a helper of another container, or "". If a pod
 // label contains the container's name, the container is not a helper.
-func helps(c *corev1.Container, labels map[string]string) string {
+func helperReason(c *corev1.Container, labels map[string]string) string {
 	if slices.ContainsFunc(nameLabels, func(key string) bool { return labels[key] == c.Name }) {
 		return ""
 	}

@@ -262,7 +262,7 @@ func (in *injection) listening(containers []*corev1.Container, n int32) string {
 	uses := func(c *corev1.Container) bool {
 		return isProbed(c, n) || mentions(At(in.object, "spec", "containers", c.Name), n)
 	}
-	canListen := func(c *corev1.Container) bool { return helps(c, in.meta.Labels) == "" && !in.namesOtherPort(c) }
+	canListen := func(c *corev1.Container) bool { return helperReason(c, in.meta.Labels) == "" && !in.namesOtherPort(c) }
 	for _, remains := range []func(*corev1.Container) bool{
 		func(*corev1.Container) bool { return len(containers) == 1 }, uses, canListen,
 	} {
@@ -648,7 +648,8 @@ var preferences = []func(*candidate) bool{
 	},
 }
 
-// hasService reports whether a Service uses the port, except Services for metrics and for peers.
+// hasService reports whether a Service uses the port. It ignores Services for metrics and for
+// peers.
 func (c *candidate) hasService() bool {
 	return slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isAside(s, c.container) })
 }
@@ -853,7 +854,7 @@ func (in *injection) flagsForContainers(containers []*corev1.Container, s Servic
 				return fmt.Sprintf(" (the label %s has the same value)", key), 1
 			}
 		}
-		if why := helps(c, in.meta.Labels); why != "" {
+		if why := helperReason(c, in.meta.Labels); why != "" {
 			return " (" + why + ")", 3
 		}
 		return "", 2
@@ -876,8 +877,8 @@ func (in *injection) flagsForContainers(containers []*corev1.Container, s Servic
 	return text + in.sameByAnnotation()
 }
 
-// byLikelihood returns the candidates in the order of their evidence. The candidate with the most
-// evidence is listed first. Ports for metrics and for health checks are at the end.
+// byLikelihood returns the candidates in descending order of their evidence. Ports for metrics and
+// for health checks are last.
 func byLikelihood(all []*candidate) []*candidate {
 	scores := map[*candidate]int{}
 	for _, c := range all {

@@ -96,7 +96,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 		return h
 	}
 	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]evidence{}, flags: map[int32]evidence{}, serves: map[int32]string{}, private: map[int32]evidence{}, consoles: map[int32]bool{}}
-	h.rows, h.helper = rowsOf(c), helps(c, in.meta.Labels)
+	h.rows, h.helper = rowsOf(c), helperReason(c, in.meta.Labels)
 	h.requests, h.health = map[int32][]string{}, map[int32]bool{}
 	in.hints[c.Name] = h
 	h.readProbes(c)
@@ -560,8 +560,8 @@ func (h *hints) readURL(scheme, port, why string) {
 	}
 }
 
-// readAddress reads part, which is part of a parameter's value, if it is a port or an address with
-// a port.
+// readAddress reads part, which is part of the value of s, if it is a port or an address with a
+// port.
 func (h *hints) readAddress(s parameter, part string, container []string) {
 	last := s.words[len(s.words)-1]
 	m := local.FindStringSubmatch(part)

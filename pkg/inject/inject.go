@@ -288,18 +288,17 @@ func (in *injection) read(template any) error {
 	return in.checkAnnotations(0)
 }
 
-// checkAnnotations returns an error if the total size of the pod's annotations and of the
-// added annotations exceeds maxAnnotationBytes. ours is the size of the added annotations
-// in bytes.
-func (in *injection) checkAnnotations(ours int) error {
-	size := ours
+// checkAnnotations returns an error if the total size of the pod's annotations and of the added
+// annotations exceeds maxAnnotationBytes. added is the size of the added annotations in bytes.
+func (in *injection) checkAnnotations(added int) error {
+	size := added
 	for key, value := range in.meta.Annotations {
 		size += len(key) + len(value)
 	}
 	switch {
 	case size <= maxAnnotationBytes:
 		return nil
-	case ours == 0:
+	case added == 0:
 		return refuse(Unreadable, "metadata.annotations: %d bytes exceed the Kubernetes limit of %d", size, maxAnnotationBytes)
 	}
 	return refuse(Unreadable, "metadata.annotations: %d bytes, including the injection status, exceed the Kubernetes limit of %d", size, maxAnnotationBytes)

@@ -70,7 +70,7 @@ func (in *injection) moveProbes() error {
 	} else {
 		in.note("container %s has no readiness probe, so the sidecar checks port %d with TCP", in.app.Name, in.port.ContainerPort)
 	}
-	if len(in.probes) > 0 { // without probes, the sidecar runs a single TCP probe by default
+	if len(in.probes) > 0 { // if the list is empty, the sidecar runs a single TCP probe by default
 		tcp := probe.Probe{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: in.port.ContainerPort}}}
 		in.probes = append([]probe.Probe{tcp}, in.probes...)
 	}

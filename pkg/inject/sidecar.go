@@ -178,8 +178,8 @@ func (in *injection) badSettings(err error) error {
 	return refuse(BadOption, "%s", text)
 }
 
-// pauseOf returns how long a preStop hook sleeps, and whether the hook of the sidecar can replace
-// it. A hook that does not exist or only sleeps can be replaced, because DRAIN_MIN has the same
+// pauseOf returns how long a preStop hook sleeps, and reports whether the injector can replace the
+// hook. A hook that is missing or only sleeps can be replaced, because DRAIN_MIN has the same
 // effect. hook is the decoded lifecycle.preStop field of the container.
 func pauseOf(hook any) (time.Duration, bool) {
 	if hook == nil {

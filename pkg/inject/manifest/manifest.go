@@ -725,9 +725,8 @@ func (d *document) takeChanges() (changes []inject.Change, changed []*Result) {
 	return changes, changed
 }
 
-// isOther reports whether a document with an error is neither a workload nor a Service, and does
-// not contain one. The content of such a document has no effect on the injection. If a key is
-// repeated, both values are examined.
+// isOther reports whether a document with an error has no effect on the injection, because it is
+// not a workload, a Service or a List. If a key is repeated, both values are examined.
 func (d *document) isOther() bool {
 	if d.node == nil || errors.Is(d.err, errHelmTemplate) {
 		return false

@@ -204,7 +204,7 @@ func (index labelIndex) count(namespace string, label [2]string) int {
 // A podIndex finds the pods of Services.
 type podIndex struct {
 	mu       sync.Mutex    // protects served, the only field that changes
-	distinct []inject.Pods // pods that differ in their labels, their namespace or inject.Pods.Key
+	distinct []inject.Pods // one entry for all pods with the same labels, namespace and inject.Pods.Key
 	place    []int         // index in distinct of each pod
 	served   []bool        // whether a Service selects the pods at the same index in distinct
 	byLabel  labelIndex    // indexes into distinct

@@ -140,8 +140,8 @@ func (e *Events) enqueue(namespace string, pod any, out inject.Outcome) {
 	}
 }
 
-// allow reports whether an event with a key can be created now: the last event with this key is
-// older than eventRepeatInterval, and a token is available.
+// allow reports whether an event with a key can be created now. This requires a token, and the last
+// event with this key must be older than eventRepeatInterval.
 func (e *Events) allow(key string, now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -66,10 +66,9 @@ func parse(text []byte) (*admissionReview, error) {
 	return r, nil
 }
 
-// A counter counts the JSON values in the bytes that are written to it: one for each opening
-// bracket and for each comma. The result is an upper bound, because empty maps and lists are
-// counted twice. The counter does not validate JSON. For invalid JSON, the decoder stops at the
-// error.
+// A counter counts the JSON values in the bytes that are written to it: one for each opening brace,
+// opening bracket and comma. The result is an upper bound, because empty maps and lists are counted
+// twice. The counter does not validate JSON. For invalid JSON, the decoder stops at the error.
 type counter struct {
 	values          int
 	inText, escaped bool
