@@ -33,8 +33,8 @@ type Options struct {
 	// If ClientOptional is true, clients that send no certificate are also accepted.
 	ClientOptional bool
 
-	// OnReload is called with the certificate of each key pair that is put into use, including the
-	// first one. It may be nil.
+	// OnReload is called with the certificate of each key pair that the Watcher begins to use,
+	// including the first one. It may be nil.
 	OnReload func(leaf *x509.Certificate)
 
 	// OnError is called if the files are missing or invalid. It is not called again for the same
@@ -172,8 +172,8 @@ func (w *Watcher) renewPair() error {
 	if err != nil {
 		return err
 	}
-	// If the clock of the issuer is ahead, a new key pair is not valid for the first few seconds. It is
-	// checked again after the next interval.
+	// If the clock of the issuer is ahead, a new key pair is not valid for the first few seconds.
+	// The pair is checked again after the next interval.
 	now := time.Now()
 	if old != nil && old.checkValidity(now, true) == nil {
 		if err := next.checkValidity(now, false); err != nil {
@@ -212,7 +212,7 @@ func (w *Watcher) report(reported *string, err error) {
 	}
 	message := err.Error()
 	if IsInUse(err) {
-		message += " (in use)" // a rejected key pair is put into use after the previous one has expired
+		message += " (in use)" // when the previous key pair expires, the rejected one is used, and its error has the same message
 	}
 	if message == *reported {
 		return

@@ -44,8 +44,8 @@ var knownNames = sync.OnceValue(func() map[string]bool {
 })
 
 // nearest returns the setting with the most similar name, or "" if no name is similar. Case is
-// ignored. The names in the tag "also" are not compared, because other programs use similar names, such as
-// HOST_NAME.
+// ignored. Names from the struct tag "also" are not compared, because other programs use similar
+// names, such as HOST_NAME.
 func (in *reading) nearest(name string) string {
 	name = strings.ToUpper(name)
 	nearest, lowest := "", 3
@@ -64,9 +64,9 @@ func (in *reading) nearest(name string) string {
 // isServing reports whether a variable indicates that a Knative control plane started the process.
 func isServing(name string) bool { return strings.HasPrefix(name, servingPrefix) }
 
-// IsServiceLink reports whether a variable has the form of a variable that the kubelet sets for a
-// Service, such as FOO_SERVICE_HOST, FOO_SERVICE_PORT_HTTP, FOO_PORT or FOO_PORT_80_TCP_ADDR
-// (Kubernetes documentation, Service, environment variables).
+// IsServiceLink reports whether a variable looks like one that the kubelet sets for a Service, such
+// as FOO_SERVICE_HOST, FOO_SERVICE_PORT_HTTP, FOO_PORT or FOO_PORT_80_TCP_ADDR (Kubernetes
+// documentation, Service, environment variables).
 func IsServiceLink(name, value string) bool {
 	const port = "_PORT_"
 	number := ""

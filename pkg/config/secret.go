@@ -35,8 +35,8 @@ func shown(f *field) string {
 	return value
 }
 
-// quote quotes a value for an error message and truncates it to 120 bytes. If the value is a URL, quote
-// hides the secrets in it, because a user may set the wrong variable to an endpoint.
+// quote quotes a value for an error message and truncates it to 120 bytes. If the value is a URL,
+// quote hides the secrets in it, because a user may assign an endpoint to the wrong variable.
 func quote(text string) string {
 	const maxLen = 120 // in bytes
 	if strings.Contains(text, "://") {

@@ -37,8 +37,8 @@ type ObservabilityConfig struct {
 	text string
 }
 
-// sent reports whether the control plane set the variable, even to an empty object.
-func (o *ObservabilityConfig) sent() bool { return o.text != "" }
+// isSet reports whether the variable is set, even to an empty object.
+func (o *ObservabilityConfig) isSet() bool { return o.text != "" }
 
 // Observability is a JSON object. Any other value is replaced with an empty object, because the presence
 // of the variable indicates Knative 1.19 or later.
@@ -60,7 +60,7 @@ func (o *Observability) parse(text string) error {
 	return nil
 }
 
-// maxNumber is the maximum length of a number in a message in bytes.
+// maxNumber is the maximum length in bytes of a number in a message.
 const maxNumber = 40
 
 // describeType rewrites the error that package json returns for a member with the wrong type. It
@@ -211,7 +211,7 @@ func (s *SamplerArg) parse(text string) error {
 	return s.assign(&n, err)
 }
 
-// A Collector is the destination of traces or metrics in the variables of OpenTelemetry.
+// A Collector is the destination of traces or metrics that the OpenTelemetry variables configure.
 type Collector struct {
 	Endpoint     string // complete URL; "" means that BaseEndpoint is used
 	BaseEndpoint string // URL to which the path of the signal is added

@@ -47,7 +47,7 @@ func (c *Config) derive() {
 	c.MetricsPort.derive(cmp.Or(port, defaultMetricsPort))
 	c.QueueDepth.derive(depthPerSlot * c.Ceiling())
 	scope := WholeRequest
-	if c.OnKnative.V && !c.Observability.V.sent() {
+	if c.OnKnative.V && !c.Observability.V.isSet() {
 		scope = FirstByte
 	}
 	c.RequestTimeoutScope.derive(scope)
@@ -177,7 +177,8 @@ func (in *reading) validatePorts() {
 			if other.V != p.V {
 				continue
 			}
-			// Knative allows the same port, which works if there is no certificate.
+			// Knative allows TLSPort to be equal to UserPort. This works in Knative only if there is
+			// no certificate.
 			if p == &c.TLSPort && other == &c.UserPort {
 				in.warn("%s: %s: the port is also used by %s; TLS is not served", p.Name(), quote(p.String()), other.Name())
 				continue
@@ -190,7 +191,8 @@ func (in *reading) validatePorts() {
 		}
 		seen = append(seen, p)
 		if c.MergePort.V == p.V && p != &c.UserPort {
-			// A scrape of the metrics port would never end, and a scrape of another port would count as a request.
+			// If MergePort were the metrics port, each scrape would start another scrape. If it were
+			// another port of the sidecar, a scrape would count as a request.
 			in.warn("%s: %s: the port is also used by %s; the application metrics are not merged", c.MergePort.Name(), quote(p.String()), p.Name())
 			c.MergePort.V = 0
 		}

@@ -169,8 +169,8 @@ func (in *injection) choosePorts() error {
 }
 
 // takenPorts returns the ports that the sidecar must not use, with the object that uses each port.
-// It ignores probes and Services that use a port in the list except, because they can refer to the
-// sidecar.
+// It ignores probes and Services that use the number of a port in except, because they can refer to
+// the sidecar.
 func (in *injection) takenPorts(except []defaultPort) map[int32]string {
 	taken := map[int32]string{in.port.ContainerPort: "container " + in.app.Name}
 	containers := slices.Concat(in.pod.Containers, in.restartableInitContainers())

@@ -34,9 +34,9 @@ type Change struct {
 	IfEmpty bool `json:"ifEmpty,omitempty"`
 }
 
-// Apply makes the changes in order in an object of the form that [Decode] returns, and returns the changed
-// object. It does not modify object. The result shares the values that are not changed with object. If a path
-// is invalid, Apply returns an error that contains the path.
+// Apply makes the changes in order, and returns the changed object. object must have the form that
+// [Decode] returns. It is not modified, but the result shares all unchanged values with it. If a
+// path is invalid, Apply returns an error that contains the path.
 func Apply(object any, changes []Change) (any, error) {
 	copied := copies{}
 	for _, c := range changes {
@@ -52,7 +52,8 @@ func Apply(object any, changes []Change) (any, error) {
 // lists on the paths of changes are copied, because a deep copy of a large object would need too much memory.
 type copies map[uintptr]bool
 
-// apply makes a change without modifying values that are not copies. It returns the changed object.
+// apply makes a change and returns the changed object. It copies the maps and lists on the path
+// before it modifies them.
 func (copied copies) apply(object any, c Change) (any, error) {
 	return apply(copied.copyPath(object, Tokens(c.Path)), c)
 }
@@ -115,7 +116,7 @@ func put(node any, tokens []string, c Change, value any) (any, error) {
 	there := child != nil || i >= 0
 	switch {
 	case last && c.IfEmpty && !isEmpty(child), !last && !there && c.Value == nil:
-		return node, nil // do not create the parents of a value that is to be removed
+		return node, nil // do not create missing parents only to remove a value
 	case !last && !there && isList:
 		return nil, fmt.Errorf("%q not found", token)
 	case !last:
@@ -224,8 +225,8 @@ func Below(path string, changes []Change) []Change {
 	return moved
 }
 
-// JSONPatch returns the changes as a JSON patch (RFC 6902) for an object of the form that [Decode]
-// returns. It does not modify object.
+// JSONPatch returns the changes as a JSON patch (RFC 6902). object must have the form that [Decode]
+// returns. It is not modified.
 func JSONPatch(object any, changes []Change) ([]byte, error) {
 	type operation struct {
 		Op    string          `json:"op"`

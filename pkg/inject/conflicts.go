@@ -15,9 +15,10 @@ var scrapeAnnotations = []string{"prometheus.io/port", "k8s.grafana.com/metrics.
 // imageListens is the kind of an image that listens on a port by default.
 const imageListens = "listens"
 
-// mentionedPorts returns the default ports of the sidecar that occur in the pod: in an argument, a variable, an
-// annotation for metrics, or the row of an image in databases.txt. The values describe where the number was found. If
-// the number is not a port, the only effect is that the sidecar uses another port.
+// mentionedPorts returns the default ports of the sidecar that occur in the pod: in an argument, a
+// variable, a metrics annotation, or the row of an image in databases.txt. The values describe
+// where the number was found. If the number is not a port, the only effect is that the sidecar uses
+// another port.
 func (in *injection) mentionedPorts() map[int32]string {
 	numbers, all := map[string]int32{}, map[int32]string{}
 	for _, u := range defaultPorts {
@@ -75,9 +76,9 @@ func mentionedPortsCEL(ports []string) string {
 		matchesCEL("text", before+"("+strings.Join(ports, "|")+")"+after), strings.Join(ports, ", "), before, after)) + byImage
 }
 
-// boundedTextsCEL returns the CEL expression of a condition for the variable text, which
-// contains all arguments, variables and annotations for metrics of the pod. The expression
-// is false if the text exceeds the limits below, which bound the cost of the condition.
+// boundedTextsCEL returns a CEL expression that evaluates a condition. In the condition, the
+// variable text contains all arguments, variables and metrics annotations of the pod. The
+// expression is false if text exceeds the limits below, which bound the cost of the condition.
 func boundedTextsCEL(condition string) string {
 	const (
 		mostTexts = 1000  // maximum number of arguments and variables

@@ -56,7 +56,7 @@ func rowsIn(file, text string, n int) (rows [][]string) {
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue
 		}
-		fields := strings.Split(line, " | ") // an expression in a field can contain | without blanks around it
+		fields := strings.Split(line, " | ") // an expression in a field can contain | without spaces around it
 		if len(fields) != n {
 			panic(fmt.Sprintf("inject: %s: got %d fields, want %d: %s", file, len(fields), n, line))
 		}
@@ -86,8 +86,8 @@ const imageException = "none"
 // imageProtocols contains the kinds of images that are evidence for the protocol of a port.
 var imageProtocols = map[string]protocol{"side": notForRequests, "raw": notHTTP, "tls": overTLS}
 
-// rowsOf returns the rows of databases.txt that are evidence for the ports of a container, up to an
-// exception.
+// rowsOf returns the rows of databases.txt that match the image of a container and are evidence for
+// the protocol of its ports. It stops at the first matching row of the kind imageException.
 func rowsOf(c *corev1.Container) []*imageRow {
 	var all []*imageRow
 	for i, r := range images {
@@ -116,7 +116,7 @@ func apiName(c *corev1.Container, n int32, name string) string {
 // applies reports whether the row contains port n or is for all ports.
 func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Contains(r.ports, n) }
 
-// evidence returns the evidence of the row for a port of a container.
+// evidence returns the evidence from the row for a port of a container.
 func (r *imageRow) evidence(c *corev1.Container) evidence {
 	return evidence{imageProtocols[r.kind], fmt.Sprintf("the image is %.100s (%s)", c.Image, r.reason)}
 }
@@ -127,9 +127,9 @@ var helperNames = regexp.MustCompile(`(^|-)(auth|oauth|oauth2|rbac|helper|sideca
 // nameLabels are the pod labels that usually contain the name of the main container.
 var nameLabels = []string{"app", "name", "k8s-app", "component", "app.kubernetes.io/name", "app.kubernetes.io/component"}
 
-// helps returns the reason why a container is a helper of another container, or "". If a pod
+// helperReason returns the reason why a container is a helper of another container, or "". If a pod
 // label contains the container's name, the container is not a helper.
-func helps(c *corev1.Container, labels map[string]string) string {
+func helperReason(c *corev1.Container, labels map[string]string) string {
 	if slices.ContainsFunc(nameLabels, func(key string) bool { return labels[key] == c.Name }) {
 		return ""
 	}

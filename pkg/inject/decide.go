@@ -14,9 +14,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// This file selects the port for requests. No other file selects a port or a container. The table
-// in docs/injection.md contains the order of the evidence: the port option, the Services in the
-// input, and the ports of the containers. Names, probes and numbers only select one of the
+// This file selects the port for requests. No other file selects a port or a container. The
+// evidence has the same order as in the table in docs/injection.md: the port option, the Services
+// in the input, and the ports of the containers. Names, probes and numbers only select one of the
 // remaining ports.
 
 // defaultContainer is the annotation that contains the name of a pod's main container for
@@ -28,15 +28,15 @@ type Confidence string
 
 // Levels of confidence.
 const (
-	High Confidence = "high" // the port option, a Service and evidence for HTTP, or the port name
+	High Confidence = "high" // based on the port option, on a Service and other evidence for HTTP, or on an HTTP port name
 	Low  Confidence = "low"
 )
 
-// A Port is a TCP port that Inject considered for the requests.
+// A Port is a TCP port that [Inject] considered as the port for requests.
 //
 // The JSON names are stable.
 type Port struct {
-	Container  string     `json:"container,omitempty"` // "" if no container declares the port
+	Container  string     `json:"container,omitempty"` // "" if the container is unknown
 	Name       string     `json:"name,omitempty"`      // may be empty
 	Number     int32      `json:"number"`
 	Selected   bool       `json:"selected"`
@@ -51,7 +51,7 @@ type candidate struct {
 	port      corev1.ContainerPort
 	used      bool          // the port is declared, or a probe or a flag uses it, or the pod has several containers
 	found     string        // the source of an undeclared port, or ""
-	uncertain bool          // the only evidence is a Service that is headless, or whose pod has several containers or declares other ports
+	uncertain bool          // only Services refer to the port, and they are headless, or the pod has other containers or ports
 	services  []ServicePort // Service ports that reach the port
 	evidence  evidence
 	requests  []string  // paths of the HTTP probes that are not health checks
@@ -262,7 +262,7 @@ func (in *injection) listening(containers []*corev1.Container, n int32) string {
 	uses := func(c *corev1.Container) bool {
 		return isProbed(c, n) || mentions(At(in.object, "spec", "containers", c.Name), n)
 	}
-	canListen := func(c *corev1.Container) bool { return helps(c, in.meta.Labels) == "" && !in.namesOtherPort(c) }
+	canListen := func(c *corev1.Container) bool { return helperReason(c, in.meta.Labels) == "" && !in.namesOtherPort(c) }
 	for _, remains := range []func(*corev1.Container) bool{
 		func(*corev1.Container) bool { return len(containers) == 1 }, uses, canListen,
 	} {
@@ -291,9 +291,9 @@ func (in *injection) servicesOf(c *corev1.Container, p corev1.ContainerPort) []S
 }
 
 // candidates returns the declared ports and the ports of the Services. If there are none, it
-// returns the ports of the readiness probes that are not health checks. If there are none
-// either, and the pod has one main container with exactly one port in another probe, a flag or a
-// variable, it returns this port.
+// returns the ports of the readiness probes that are not health checks. If there are no such
+// probes, and exactly one port occurs in the other probes, the flags and the variables of the only
+// main container, it returns this port.
 func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	all := in.declared(containers)
 	add := func(c *corev1.Container, n int32, found string) {
@@ -369,8 +369,8 @@ func (in *injection) declared(containers []*corev1.Container) []*candidate {
 	return all
 }
 
-// candidate returns a port with its evidence. c is nil if no container declares the port. found is
-// the reason for an undeclared port, or "".
+// candidate returns a port with its evidence. c is nil if the container is unknown. found is the
+// source of an undeclared port, or "".
 func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, found string) *candidate {
 	o := &candidate{container: c, port: p, found: found}
 	if c == nil {
@@ -407,8 +407,8 @@ func isProbeEvidence(c *corev1.Container, p corev1.ContainerPort, s evidence) bo
 	return slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return s.why != "" && s == byProbe(probe, c, p) })
 }
 
-// readImageRow replaces the evidence of the port with the evidence in its row of databases.txt, if the
-// row contradicts the existing evidence.
+// readImageRow replaces the evidence for the port with the evidence from the row of databases.txt
+// in c.row, if the row contradicts the existing evidence.
 func (c *candidate) readImageRow(h *hints) {
 	n := c.port.ContainerPort
 	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains
@@ -507,10 +507,9 @@ func (in *injection) noneUsable(all, named, pool []*candidate) error {
 	return in.skipNotHTTP(pool)
 }
 
-// probedOther returns the port of a TCP probe or a gRPC probe that the container of a
-// selected port does not declare, or nil. The probe shows that its port is open. If the
-// selected port has neither an HTTP name nor a probe, it can be closed, and the pod would
-// never be ready.
+// probedOther returns an undeclared port that a TCP or gRPC probe of the selected container uses,
+// or nil if there is none. The probe shows that this port is open. The selected port might be
+// closed if it has neither an HTTP name nor a probe, and the pod would then never become ready.
 func (in *injection) probedOther(selected *candidate) *candidate {
 	c, n := selected.container, selected.port.ContainerPort
 	if selected.found != "" || byName("", selected.port.Name).protocol == plainHTTP || slices.ContainsFunc(probesOf(c), func(p namedProbe) bool {
@@ -532,8 +531,9 @@ func (in *injection) probedOther(selected *candidate) *candidate {
 	return nil
 }
 
-// ignoreWeakPorts rejects the ports without a Service, a name or a probe, if the only Services of
-// the pod are for metrics. The clients of an application usually have a Service too.
+// ignoreWeakPorts rejects each port that no Service uses and for which there is no evidence except
+// a common number. It only does so if the pod has Services, and all of them are for metrics or for
+// peers. If the pod served requests, it would usually also have a Service for them.
 func ignoreWeakPorts(all []*candidate) {
 	i := slices.IndexFunc(all, func(c *candidate) bool { return len(c.services) > 0 })
 	if i < 0 {
@@ -594,15 +594,15 @@ func (in *injection) withoutConsoles(all []*candidate) []*candidate {
 	return others
 }
 
-// besideWeb contains the rows of ports.txt for servers that often serve HTTP on another
-// port, such as Git servers, log collectors, and Jenkins.
-var besideWeb = []string{"SSH", "Fluentd", "syslog", "memberlist", "Consul", "Docker", "Jenkins agents or Db2"}
+// notStores contains the rows of ports.txt for servers that are neither a database nor a broker,
+// and that often serve HTTP on another port, such as Git servers, log collectors, and Jenkins.
+var notStores = []string{"SSH", "Fluentd", "syslog", "memberlist", "Consul", "Docker", "Jenkins agents or Db2"}
 
 // isStore reports whether the port number, the image, or the command of a probe indicates a
 // database or a broker.
 func (in *injection) isStore(c *candidate) bool {
 	of, h := rawPorts[c.port.ContainerPort], in.hintsOf(c.container)
-	return of != "" && !slices.Contains(besideWeb, of) || h.image.protocol == notHTTP || h.commands.protocol == notHTTP
+	return of != "" && !slices.Contains(notStores, of) || h.image.protocol == notHTTP || h.commands.protocol == notHTTP
 }
 
 // narrow applies the evidence that selects one of several ports, the strongest first.
@@ -648,7 +648,8 @@ var preferences = []func(*candidate) bool{
 	},
 }
 
-// hasService reports whether a Service uses the port, except Services for metrics and for peers.
+// hasService reports whether a Service uses the port. It ignores Services for metrics and for
+// peers.
 func (c *candidate) hasService() bool {
 	return slices.ContainsFunc(c.services, func(s ServicePort) bool { return !isAside(s, c.container) })
 }
@@ -807,8 +808,8 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 	in.out.Missing = strings.Join(missing, " or ")
 }
 
-// flagsOf returns a flag and the reasons for each of the most likely candidates, in the
-// order of byLikelihood.
+// flagsOf returns the flag that selects each of the most likely candidates, with the reasons, in
+// the order of byLikelihood.
 func (in *injection) flagsOf(all []*candidate) string {
 	const limit = 6
 	several := len(in.pod.Containers) > 1
@@ -853,7 +854,7 @@ func (in *injection) flagsForContainers(containers []*corev1.Container, s Servic
 				return fmt.Sprintf(" (the label %s has the same value)", key), 1
 			}
 		}
-		if why := helps(c, in.meta.Labels); why != "" {
+		if why := helperReason(c, in.meta.Labels); why != "" {
 			return " (" + why + ")", 3
 		}
 		return "", 2
@@ -876,8 +877,8 @@ func (in *injection) flagsForContainers(containers []*corev1.Container, s Servic
 	return text + in.sameByAnnotation()
 }
 
-// byLikelihood returns the candidates in the order of their evidence. The candidate with the most
-// evidence is listed first. Ports for metrics and for health checks are at the end.
+// byLikelihood returns the candidates in descending order of their evidence. Ports for metrics and
+// for health checks are last.
 func byLikelihood(all []*candidate) []*candidate {
 	scores := map[*candidate]int{}
 	for _, c := range all {

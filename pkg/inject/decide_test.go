@@ -15,7 +15,7 @@ type choice struct {
 	want                           string // container:port, or the reason why the pod is not injected
 }
 
-// choose injects the pod of a choice and returns its result in the form of want.
+// choose injects the pod of a choice. It returns the result in the same form as want.
 func (c choice) choose(t *testing.T) (string, Outcome) {
 	t.Helper()
 	var ports []ServicePort

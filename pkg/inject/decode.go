@@ -33,8 +33,8 @@ func decodeInto(value, object any) error {
 	return err
 }
 
-// checkLists returns an error if a list of a container that is not decoded, or one of its items, has a value
-// of another kind.
+// checkLists returns an error for an invalid container if one of the lists that decodeTemplate does
+// not decode, or an item of such a list, has the wrong type.
 func checkLists(template any) error {
 	for _, list := range []string{"containers", "initContainers"} {
 		for i, container := range listAt(template, "spec", list) {

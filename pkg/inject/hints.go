@@ -19,7 +19,7 @@ import (
 // hints contain the evidence about the ports of a container.
 type hints struct {
 	image    evidence           // evidence from the name of the image; applies to all ports
-	sleeps   evidence           // set if the command of the container starts no server
+	sleeps   evidence           // set if the command of the container only sleeps
 	commands evidence           // evidence of a database client in the command of a probe; applies to all ports
 	probed   map[int32]evidence // ports that probe commands connect to
 	flags    map[int32]evidence // ports in flags and variables that indicate a protocol
@@ -64,8 +64,8 @@ var (
 	certWords   = []string{"cert", "certs", "certfile", "certificate", "certificates", "crt"}
 	keyWords    = []string{"key", "keyfile"}
 	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates", "keystore", "keystores"}
-	// Words for certificates of other uses: clients, certificate authorities, signing,
-	// metrics, and connections to other servers.
+	// Words that indicate a certificate for another use: for clients, certificate authorities,
+	// signing, metrics, or connections to other servers.
 	otherCerts   = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption", "metrics"}
 	otherServers = []string{"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
 		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault"}
@@ -96,7 +96,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 		return h
 	}
 	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]evidence{}, flags: map[int32]evidence{}, serves: map[int32]string{}, private: map[int32]evidence{}, consoles: map[int32]bool{}}
-	h.rows, h.helper = rowsOf(c), helps(c, in.meta.Labels)
+	h.rows, h.helper = rowsOf(c), helperReason(c, in.meta.Labels)
 	h.requests, h.health = map[int32][]string{}, map[int32]bool{}
 	in.hints[c.Name] = h
 	h.readProbes(c)
@@ -219,7 +219,7 @@ func (h *hints) readParameters(container any, names [][]string) (all []parameter
 	for _, s := range all {
 		h.insecure = h.insecure || s.variable && withoutTLS.MatchString(asFlag(s, names))
 		h.readListener(s, name)
-		if !h.spring.decides(s.property) && !authorityFile.MatchString(s.value) {
+		if !h.spring.handles(s.property) && !authorityFile.MatchString(s.value) {
 			found.read(s, names)
 		}
 	}
@@ -249,9 +249,9 @@ func asFlag(s parameter, names [][]string) string {
 	return "--" + strings.Join(words, "-") + "=" + s.value
 }
 
-// A certificate contains the names of the parameters for the certificate of a server, its key, and
-// the scheme https. TLS is configured by a certificate and its key, by a certificate and the
-// scheme, or by a variable for an HTTP server such as REGISTRY_HTTP_TLS_CERTIFICATE.
+// A certificate contains the names of the parameters that set the certificate of a server, the key
+// of the certificate, and the scheme https. TLS is configured if cert and key, or cert and scheme,
+// are set. A variable such as REGISTRY_HTTP_TLS_CERTIFICATE sets both cert and key.
 type certificate struct{ cert, key, scheme string }
 
 // read reads a parameter. names are the names of the server: see namesOfServer.
@@ -296,13 +296,14 @@ var kestrelCertificate = regexp.MustCompile(`(?i)^-*((ASPNETCORE|DOTNET)_)?Kestr
 // UVICORN_SSL_KEYFILE. Uvicorn does not require a separate file for the certificate.
 var uvicornKey = []string{"ssl", "keyfile"}
 
-// namesOfServer returns the words in the names of a container and its image, without a general word
-// at the end. Many servers use their name as the prefix of their variables, such as
-// VAULT_TLS_CERT_FILE. The variables of clients have the same form, but the name of another server.
+// namesOfServer returns the words in the names of a container and its image, without a generic last
+// word such as server. Many servers use their name as the prefix of their variables, such as
+// VAULT_TLS_CERT_FILE. The variables of clients have the same form, but begin with the name of
+// another server.
 func namesOfServer(c *corev1.Container) [][]string {
 	image, _, _ := strings.Cut(path.Base(c.Image), "@")
 	image, _, _ = strings.Cut(image, ":")
-	all := [][]string{{"uvicorn"}} // variables of Uvicorn have this prefix in any image
+	all := [][]string{{"uvicorn"}} // Uvicorn variables have this prefix in all images
 	for _, name := range []string{c.Name, image} {
 		words := wordsOf(name)
 		if n := len(words) - 1; n > 0 && slices.Contains([]string{"server", "service", "app", "api"}, words[n]) {
@@ -315,8 +316,8 @@ func namesOfServer(c *corev1.Container) [][]string {
 	return all
 }
 
-// withoutName returns the words of a variable without the name of the server, if the other words
-// describe a server certificate.
+// withoutName removes the name of the server from the words of a variable if the remaining words
+// describe a server certificate. Otherwise, it returns words.
 func withoutName(words []string, names [][]string) []string {
 	for _, name := range names {
 		if len(words) > len(name) && slices.Equal(words[:len(name)], name) && allOf(words[len(name):], ownCerts) {
@@ -333,7 +334,7 @@ var (
 	certificateFile = regexp.MustCompile(`(?i)\.(pem|crt|p12|pfx|jks)$`)
 )
 
-// idleCommands are shell commands that start no server.
+// idleCommands are shell commands that do not start a server.
 var idleCommands = []string{
 	"while", "until", "for", "do", "done", "if", "then", "else", "fi", "[", "test", "true", ":", "{", "}", "set", "export", "cd", "trap", "exit",
 	"sleep", "wait", "tail", "echo", "printf", "date", "touch", "rm", "mkdir", "cat",
@@ -457,10 +458,9 @@ func parametersOf(container any) (all []parameter) {
 	return all
 }
 
-// readFlags calls the function flag for each command-line flag in words. It calls the function
-// other for the address arguments of socat, Django (runserver) and Gunicorn (-b), and for the
-// properties in --spring.application.json. isGunicorn indicates that words contains only Gunicorn
-// flags.
+// readFlags calls flag for each command-line flag in words. It calls other for the address
+// arguments of socat, Django (runserver) and Gunicorn (-b), and for the properties in
+// --spring.application.json. isGunicorn indicates that words contains only Gunicorn flags.
 func readFlags(words []any, isGunicorn bool, flag func(name, value string), other func(parameter)) {
 	bind := func(name, address string) {
 		other(parameter{name: name, words: []string{"bind"}, value: unquoted(address)})
@@ -560,7 +560,8 @@ func (h *hints) readURL(scheme, port, why string) {
 	}
 }
 
-// readAddress reads a part of a parameter's value. The part is a port, or an address with a port.
+// readAddress reads part, which is part of the value of s, if it is a port or an address with a
+// port.
 func (h *hints) readAddress(s parameter, part string, container []string) {
 	last := s.words[len(s.words)-1]
 	m := local.FindStringSubmatch(part)
@@ -686,9 +687,9 @@ func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool
 	}
 }
 
-// encrypted returns s, the evidence of a port name, or the evidence of the container's
-// certificate. It returns the latter only for the name grpc, which does not mean plain text,
-// and only if no declared port is for TLS.
+// encrypted returns s, the evidence from a port name, unless the name begins with grpc, which does
+// not exclude TLS. For such a name, it returns the evidence from the container's certificate if the
+// container has one and no declared port has a name or a number for TLS.
 func (h *hints) encrypted(name string, s evidence) evidence {
 	if !strings.HasPrefix(name, "grpc") || s.protocol != plainHTTP || h.namesTLS {
 		return s
@@ -696,8 +697,8 @@ func (h *hints) encrypted(name string, s evidence) evidence {
 	return firstOf(h.pair, h.mounted, s)
 }
 
-// byCertificate returns the evidence of a certificate for a port. A certificate is evidence only if the
-// container has no other port without evidence, and no port that is known to use TLS.
+// byCertificate returns the evidence from a certificate for a port. A certificate is evidence only
+// if the container has no other port without evidence, and no port that is known to use TLS.
 func (h *hints) byCertificate(p corev1.ContainerPort) evidence {
 	if h.hasTLS || h.namesTLS || slices.ContainsFunc(h.undecided, func(n int32) bool { return n != p.ContainerPort }) {
 		return evidence{}

@@ -30,8 +30,8 @@ import (
 // SidecarName is the name of the injected container.
 const SidecarName = "queue-proxy"
 
-// maxContainers is the maximum number of containers in a pod. It bounds the work for one pod,
-// which is quadratic in this number. No kubelet runs as many containers.
+// maxContainers is the maximum number of containers in a pod. It bounds the work for one pod, which
+// is quadratic in this number. No kubelet runs that many containers.
 const maxContainers = 500
 
 // maxAnnotationBytes is the maximum total size of a pod's annotations in bytes
@@ -64,7 +64,7 @@ const (
 	NotHTTP         = "not-http"
 	NotInjected     = "not-injected"
 	NoPods          = "no-pods"
-	SecondStep      = "second-step" // the Service is to be rewritten after the rollout of its pods
+	SecondStep      = "second-step" // the Service must be rewritten after the rollout of its pods
 
 	Unreadable     = "unreadable"
 	BadOption      = "bad-option"
@@ -127,8 +127,8 @@ type Outcome struct {
 	AppPort     int32  `json:"port,omitempty"`        // the port of the application
 	PortName    string `json:"-"`                     // name that Services use for AppPort, and that ServingPort has after the injection; may be empty
 	ServingPort int32  `json:"servingPort,omitempty"` // the port on which the sidecar receives the requests for AppPort
-	ImageError  error  `json:"-"`                     // the pod cannot start with the image of the options: see [Options.CheckImage]
-	native      bool   // the sidecar is an init container; Services support its named ports since Kubernetes 1.33
+	ImageError  error  `json:"-"`                     // the result of [Options.CheckImage]; if it is not nil, the pod cannot start
+	native      bool   // the sidecar is an init container; Services can use its port names in Kubernetes 1.33 and later
 
 	resources corev1.ResourceRequirements // resources of the sidecar
 	shares    bool                        // the pod has pod-level resources (core/v1 PodSpec.resources)
@@ -137,16 +137,17 @@ type Outcome struct {
 	Confidence Confidence `json:"confidence,omitempty"` // confidence in the selected port; set if Verdict is Injected
 	Missing    string     `json:"missing,omitempty"`    // information that would increase the confidence or resolve the error; may be empty
 
-	has *Outcome // outcome of the earlier injection if the pod already has a sidecar, with only the ports and native set; may be nil
+	existing *Outcome // ports and native of the sidecar that the pod already has; nil if the pod has no sidecar
 }
 
-// sidecar returns the outcome with the ports of the sidecar: o, or the earlier injection of the
-// pod. It returns nil if the pod has no sidecar.
+// sidecar returns the outcome that contains the ports of the sidecar. This is o if Verdict is
+// Injected, and otherwise the outcome of an earlier injection. It returns nil if the pod has no
+// sidecar.
 func (o *Outcome) sidecar() *Outcome {
 	if o.Verdict == Injected {
 		return o
 	}
-	return o.has
+	return o.existing
 }
 
 // decided is an error that ends an injection with an outcome.
@@ -178,7 +179,7 @@ func Inject(template any, opts Options, services ...ServicePort) Outcome {
 	}
 	if d, is := errors.AsType[*decided](err); is {
 		d.Warnings = in.out.Warnings
-		d.has, d.Ports, d.Missing = in.out.has, in.out.Ports, in.out.Missing
+		d.existing, d.Ports, d.Missing = in.out.existing, in.out.Ports, in.out.Missing
 		return d.Outcome
 	}
 	in.out.Verdict = Injected
@@ -287,18 +288,17 @@ func (in *injection) read(template any) error {
 	return in.checkAnnotations(0)
 }
 
-// checkAnnotations returns an error if the total size of the pod's annotations and of the
-// added annotations exceeds maxAnnotationBytes. ours is the size of the added annotations
-// in bytes.
-func (in *injection) checkAnnotations(ours int) error {
-	size := ours
+// checkAnnotations returns an error if the total size of the pod's annotations and of the added
+// annotations exceeds maxAnnotationBytes. added is the size of the added annotations in bytes.
+func (in *injection) checkAnnotations(added int) error {
+	size := added
 	for key, value := range in.meta.Annotations {
 		size += len(key) + len(value)
 	}
 	switch {
 	case size <= maxAnnotationBytes:
 		return nil
-	case ours == 0:
+	case added == 0:
 		return refuse(Unreadable, "metadata.annotations: %d bytes exceed the Kubernetes limit of %d", size, maxAnnotationBytes)
 	}
 	return refuse(Unreadable, "metadata.annotations: %d bytes, including the injection status, exceed the Kubernetes limit of %d", size, maxAnnotationBytes)
@@ -417,7 +417,7 @@ func checkResources(resources any, of string) error {
 		amounts, _ := At(resources, field).(map[string]any)
 		for _, name := range slices.Sorted(maps.Keys(amounts)) {
 			amount := Text(amounts, name)
-			if err := isShortQuantity(amount); err != nil {
+			if err := checkQuantityLength(amount); err != nil {
 				return fmt.Errorf("%s: resources.%s: %.64q: %w", of, field, name, err)
 			}
 		}
@@ -432,7 +432,7 @@ func (in *injection) checkExistingSidecar() error {
 	status, injected := in.meta.Annotations[StatusAnnotation]
 	switch {
 	case has && injected:
-		in.out.has = existingSidecar(in.object)
+		in.out.existing = existingSidecar(in.object)
 		return skip(AlreadyInjected, "%s", describeStatus(status))
 	case injected:
 		return refuse(BadStatus, "annotation %s is set, but the pod has no container %s; remove the annotation", StatusAnnotation, SidecarName)

@@ -186,7 +186,7 @@ func FromEnv(environ []string) (Options, error) {
 		}
 		i := slices.IndexFunc(table, func(t Option) bool { return t.Env() == name })
 		if i < 0 {
-			return nil, unknown("variable", name, called(Option.Env))
+			return nil, unknown("variable", name, namesIn(Option.Env))
 		}
 		if err := o.Set(table[i].Name, text); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -226,7 +226,7 @@ func (o Options) with(annotations map[string]string) (_ Options, problems []erro
 		}
 		switch option, known := find(name); {
 		case !known:
-			problems = append(problems, unknown("annotation", key, called(Option.Annotation)))
+			problems = append(problems, unknown("annotation", key, namesIn(Option.Annotation)))
 		case option.operator:
 			problems = append(problems, fmt.Errorf("annotation %s: only the injector can set the option %s; remove the annotation", key, name))
 		}
@@ -448,14 +448,14 @@ func find(name string) (Option, bool) {
 	return table[i], true
 }
 
-func optionNames() []string { return called(func(o Option) string { return o.Name }) }
+func optionNames() []string { return namesIn(func(o Option) string { return o.Name }) }
 
-// called returns the result of in for each option, for example the environment variables if
-// in is Option.Env. It skips options for which in returns "".
-func called(in func(Option) string) []string {
+// namesIn returns the result of f for each option, for example the environment variables if f is
+// Option.Env. It omits empty results.
+func namesIn(f func(Option) string) []string {
 	var all []string
 	for _, o := range table {
-		if name := in(o); name != "" {
+		if name := f(o); name != "" {
 			all = append(all, name)
 		}
 	}
@@ -492,7 +492,7 @@ func isOneOf(words ...string) func(string) error {
 	}
 }
 
-// isLevel checks a level with the parser of the sidecar, which ignores the case.
+// isLevel returns an error if the sidecar does not support the level. The case is ignored.
 func isLevel(text string) error {
 	if _, err := zapcore.ParseLevel(text); err != nil {
 		return fmt.Errorf("%q: must be one of debug, info, warn, error, dpanic, panic, fatal", text)
@@ -522,7 +522,7 @@ func isImage(text string) error {
 }
 
 func isQuantity(text string) error {
-	if isShortQuantity(text) == nil {
+	if checkQuantityLength(text) == nil {
 		switch q, err := resource.ParseQuantity(text); {
 		case err == nil && q.Sign() < 0:
 			return fmt.Errorf("%q: must not be negative", text)
@@ -533,9 +533,9 @@ func isQuantity(text string) error {
 	return fmt.Errorf("%.64q: must be a quantity such as 25m or 32Mi", text)
 }
 
-// isShortQuantity returns an error for a long quantity. It is called before the quantity is
+// checkQuantityLength returns an error for a long quantity. It is called before the quantity is
 // parsed, because parsing an exponent of eight digits takes minutes.
-func isShortQuantity(text string) error {
+func checkQuantityLength(text string) error {
 	const most, maxExponentLength = 64, 3
 	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")
 	if len(text) > most || len(exponent) > maxExponentLength {

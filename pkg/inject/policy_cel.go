@@ -119,17 +119,18 @@ const (
   || size(command) == 3 && command[1] == '-c' && command[0].matches('^([^\\n]*/)?(sh|bash|ash)$') && command[2].matches('^\\s*(\\S*/)?sleep\\s+\\S+\\s*$'))`
 	wholeSleep = `(size(command) == 2 && command[1].matches('^[0-9]{1,6}s?$') || size(command) == 3 && command[2].matches('^\\s*([a-z/]*/)?sleep\\s+[0-9]{1,6}s?\\s*$'))`
 
-	maxGrace = "1000000" // maximum of a duration in seconds, so that a sum of durations does not overflow
+	maxGrace = "1000000" // maximum duration in seconds, so that a sum of durations does not overflow
 )
 
 // trueValues are the strings for which [strconv.ParseBool] returns true.
 const trueValues = `['1', 't', 'T', 'true', 'TRUE', 'True']`
 
-// resolvedCEL returns an expression for the port number of the probe handler a of a container c.
-func resolvedCEL(a string) string {
+// resolvedCEL returns an expression for the port number of a probe handler. The variable c is the
+// container of the probe.
+func resolvedCEL(handler string) string {
 	return fmt.Sprintf(`(type(%[1]s.port) == int ? int(%[1]s.port)
           : c.?ports.orValue([]).exists(p, p.?name.orValue('') == %[1]s.port) ? int(c.ports.filter(p, p.?name.orValue('') == %[1]s.port)[0].containerPort)
-          : int(%[1]s.port))`, a)
+          : int(%[1]s.port))`, handler)
 }
 
 // conditions returns the conditions that select the pods for the policy. Match conditions cannot
@@ -185,7 +186,7 @@ func (p *policy) conditions() []expression {
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
-		{"speaks-http", "The port is selected by an option, or there is no evidence against HTTP (see evidenceOf).", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.opts.get(sureOption) == string(High)))},
+		{"speaks-http", "The port is selected by an option, or there is no evidence against HTTP (see evidenceOf).", ofPort("  wanted != '' ||\n" + servesHTTPCEL(p.opts.get(sureOption) == string(High)))},
 		{"no-other-port", "If the port is not selected by an option or a name for HTTP, no TCP or gRPC probe checks an undeclared port.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
   || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
     o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},

@@ -70,7 +70,7 @@ func (in *injection) moveProbes() error {
 	} else {
 		in.note("container %s has no readiness probe, so the sidecar checks port %d with TCP", in.app.Name, in.port.ContainerPort)
 	}
-	if len(in.probes) > 0 { // without probes, the sidecar runs a single TCP probe by default
+	if len(in.probes) > 0 { // if the list is empty, the sidecar runs a single TCP probe by default
 		tcp := probe.Probe{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: in.port.ContainerPort}}}
 		in.probes = append([]probe.Probe{tcp}, in.probes...)
 	}
@@ -83,9 +83,9 @@ func canMove(p *corev1.Probe) bool { return p != nil && p.Exec == nil }
 // movesProbe reports whether the sidecar runs the readiness probe of a container.
 func movesProbe(c *corev1.Container) bool { return canMove(c.ReadinessProbe) && !isMeshProxy(c) }
 
-// convert returns the readiness probe of a container with all defaults set and with port numbers
-// instead of names: theirs as a Kubernetes probe, and ours as a probe of the sidecar.
-func convert(c *corev1.Container) (theirs *corev1.Probe, ours probe.Probe, err error) {
+// convert returns the readiness probe of a container as a Kubernetes probe and as a probe of the
+// sidecar. In both, all defaults are set, and port names are replaced with numbers.
+func convert(c *corev1.Container) (filled *corev1.Probe, sidecar probe.Probe, err error) {
 	p := c.ReadinessProbe.DeepCopy()
 	p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, defaultTimeout)
 	p.PeriodSeconds = cmp.Or(p.PeriodSeconds, defaultPeriod)
@@ -135,7 +135,7 @@ func resolve(port intstr.IntOrString, c *corev1.Container) (int32, error) {
 	return int32(n), nil
 }
 
-// removeReadinessProbes removes from the containers the probes that the sidecar runs.
+// removeReadinessProbes removes each readiness probe that the sidecar runs instead of the kubelet.
 func (in *injection) removeReadinessProbes() error {
 	for _, c := range in.pod.Containers {
 		if movesProbe(&c) {

@@ -17,11 +17,11 @@ import (
 // ready, but every client would receive status 400. Therefore, the protocol of a port is examined
 // before the port is selected.
 //
-// No evidence in a pod is conclusive. (*injection).evidenceOf and docs/injection.md contain the order
-// of the evidence. The port option overrides all evidence.
+// No evidence in a pod is conclusive. (*injection).evidenceOf defines the order of the evidence,
+// and docs/injection.md describes it. The port option overrides all evidence.
 
-// A protocol is the protocol of a port. It distinguishes only the protocols that affect
-// the injection.
+// A protocol classifies the traffic of a port. It distinguishes only the cases that affect the
+// injection.
 type protocol int
 
 const (
@@ -93,8 +93,8 @@ func parsePorts(text string) map[int32]string {
 	return all
 }
 
-// tlsPorts contains port numbers that commonly use TLS. Port numbers that end with 443
-// also commonly use TLS: see isTLSNumber.
+// tlsPorts contains port numbers that commonly use TLS. Port numbers that end in 443 also commonly
+// use TLS: see isTLSNumber.
 var tlsPorts = map[int32]string{
 	443: "HTTPS", 853: "DNS over TLS", 2376: "Docker over TLS", 4443: "HTTPS", 6443: "the Kubernetes API", 6514: "syslog over TLS", 8443: "HTTPS", 8444: "HTTPS", 9443: "HTTPS, and webhooks",
 	10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS", 15012: "Istio's TLS", 15017: "Istio's webhook",
@@ -139,17 +139,18 @@ var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probe
 // Such a name does not describe the protocol.
 var generatedName = regexp.MustCompile(`^[0-9]+-tcp$`)
 
-// byName returns the evidence of a port name. what describes the origin of the name in the evidence.
+// byName returns the evidence from a port name. The evidence describes the name with what, for
+// example "the port name".
 func byName(what, name string) evidence {
 	if generatedName.MatchString(name) {
 		return evidence{}
 	}
 	for _, row := range []struct {
-		name   *regexp.Regexp
-		speaks protocol
+		name     *regexp.Regexp
+		protocol protocol
 	}{{tlsName, overTLS}, {sideName, notForRequests}, {httpName, plainHTTP}, {rawName, notHTTP}} {
 		if row.name.MatchString(name) {
-			return evidence{row.speaks, fmt.Sprintf("%s is %s", what, name)}
+			return evidence{row.protocol, fmt.Sprintf("%s is %s", what, name)}
 		}
 	}
 	return evidence{}
@@ -159,17 +160,18 @@ func byName(what, name string) evidence {
 // web-memberlist. It does not match metrics-browser, because this can be the name of an application.
 var asideService = regexp.MustCompile(`-(metrics|gossip|memberlist)(-|$)`)
 
-// isAside reports whether a Service is only for metrics or for peers. Such a Service is
-// not evidence for requests. c is the container that the Service reaches, or nil. If c has the name of
-// the Service and the name of the port indicates HTTP, the name of the Service is that of the
-// application, and isAside returns false.
+// isAside reports whether a Service is only for metrics or for peers. Such a Service is not
+// evidence for requests. c is the container that the Service reaches, or nil. isAside returns false
+// if c and the Service have the same name and the name of the Service port indicates HTTP, because
+// the Service is then named after the application.
 func isAside(s ServicePort, c *corev1.Container) bool {
 	isApp := c != nil && c.Name == s.Service && byName("", s.Name).protocol == plainHTTP
 	return asideService.MatchString(s.Service) && !isApp
 }
 
-// nameInService returns the evidence of the name that a container port has in a Service. The name is ignored
-// if the Service is for metrics or for peers, because such a Service can also call a port http.
+// nameInService returns the evidence from the name of a Service port that reaches container port p.
+// If the Service is for metrics or for peers, the name of the Service is the evidence, because the
+// port of such a Service can also be named http.
 func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) evidence {
 	if isAside(s, c) {
 		return evidence{notForRequests, fmt.Sprintf("the port belongs to Service %s", s.Service)}
@@ -191,9 +193,9 @@ func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) e
 // this convention for plain TCP.
 func isTCPName(name string) bool { return name == "tcp" || strings.HasPrefix(name, "tcp-") }
 
-// namedTCP returns the evidence of a port for which all Services use a name for plain TCP. Some tools
-// generate such a name for each protocol, so other evidence overrides the name. A common port
-// number is not sufficient.
+// namedTCP returns evidence against HTTP if all Services use a name for plain TCP for the port.
+// Some tools generate such a name for each protocol, so other evidence overrides the name. A common
+// port number does not override it.
 func namedTCP(services []ServicePort, p corev1.ContainerPort) evidence {
 	isTCP := func(s ServicePort) bool { return s.Name != "tcp-"+p.Name && isTCPName(s.Name) }
 	if len(services) == 0 || slices.ContainsFunc(services, func(s ServicePort) bool { return !isTCP(s) }) {
@@ -202,9 +204,9 @@ func namedTCP(services []ServicePort, p corev1.ContainerPort) evidence {
 	return evidence{notHTTP, fmt.Sprintf("the port name in Service %s is %s", services[0].Service, services[0].Name)}
 }
 
-// byAppProtocol returns the evidence of the appProtocol in a Service. It supports the IANA names, the
-// names of Kubernetes with their prefix (KEP-3726), and the names of Istio. Other names with a
-// prefix are not evidence.
+// byAppProtocol returns the evidence from the appProtocol of a Service port. It supports the IANA
+// names, the names of Kubernetes with their prefix (KEP-3726), and the names of Istio. Other names
+// with a prefix are not evidence.
 func byAppProtocol(service, name string) evidence {
 	why := fmt.Sprintf("Service %s has appProtocol %s", service, name)
 	switch plain := strings.ToLower(strings.TrimPrefix(name, "kubernetes.io/")); {
@@ -220,10 +222,11 @@ func byAppProtocol(service, name string) evidence {
 	return evidence{notHTTP, why}
 }
 
-// evidenceOf returns the evidence of a container port. The strongest evidence is the appProtocol of a
-// Service. It is followed by the image, names for metrics and health checks, probes, the properties
-// of Spring Boot, names, flags, numbers, the commands of probes, and certificates. If Services or
-// probes disagree, the evidence for HTTP is used, because clients send requests to the port.
+// evidenceOf returns the evidence for the protocol of a container port. The strongest evidence is
+// the appProtocol of a Service. It is followed by the image, names for metrics and health checks,
+// probes, the properties of Spring Boot, names, flags, numbers, the commands of probes, and
+// certificates. If Services or probes disagree, the evidence for HTTP is used, because clients send
+// requests to the port.
 func (in *injection) evidenceOf(c *corev1.Container, p corev1.ContainerPort) evidence {
 	h := in.hintsOf(c)
 	s := in.evidenceBeforeCertificates(c, p, h)
@@ -266,7 +269,7 @@ func (in *injection) evidenceBeforeCertificates(c *corev1.Container, p corev1.Co
 	}
 	own, named, flag, aside := h.encrypted(p.Name, byName("the port name", p.Name)), agree(names), h.flags[p.ContainerPort], evidence{}
 	if isPeer(p) && own.protocol != plainHTTP {
-		named = evidence{} // such a Service often calls the port http, so the name is not evidence
+		named = evidence{} // in a Service, a port for peers is often named http, so the name is not evidence
 	}
 	if isMisleading(c, p, own, named, flag, services) {
 		own = evidence{}
@@ -293,8 +296,9 @@ func (in *injection) evidenceBeforeCertificates(c *corev1.Container, p corev1.Co
 	return firstOf(agree(protocols), h.image, aside, h.offeredAsBoth(p, services), agree(probes), h.bySpring(p.ContainerPort), h.offeredAsTLS(p, services), own, named, flag, byNumber(p, services, h), h.commands, namedTCP(services, p))
 }
 
-// isMisleading reports whether own, the evidence of the declared name of a port, must be ignored. named is
-// the evidence of the port's name in Services, and flag is the evidence of a flag or variable.
+// isMisleading reports whether own, the evidence from the declared name of a port, must be ignored.
+// named is the evidence from the names of the port in Services, and flag is the evidence from a
+// flag or a variable.
 func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag evidence, services []ServicePort) bool {
 	if strings.HasPrefix(p.Name, "grpc") && onlyHTTPS(services) {
 		return true // an HTTPS port number shows that clients use the port
@@ -302,8 +306,10 @@ func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag 
 	likeContainer := p.Name == c.Name && strings.ContainsRune(p.Name, '-')
 	switch own.protocol {
 	case notForRequests:
-		// If a port and its container have the same name, the name is that of the application, such as
-		// store-admin. The name can also describe only the metrics, although the Service is for requests.
+		// If a port and its container have the same name, this is the name of the application, such
+		// as store-admin. A port can also be named after its metrics although it receives requests.
+		// Therefore, an HTTP name in a Service overrides the declared name, unless a flag or a
+		// variable confirms the declared name.
 		return likeContainer && !metricsName.MatchString(p.Name) || flag.protocol != notForRequests && named.protocol == plainHTTP
 	case notHTTP:
 		return likeContainer && named.protocol == plainHTTP // the name can contain the name of another server, such as redis-commander
@@ -312,9 +318,9 @@ func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag 
 	}
 }
 
-// offeredAsTLS returns the evidence of a port that Services offer only as HTTPS, such as the port of a
-// webhook. The number of the port or a certificate must confirm the evidence, because a load balancer
-// can terminate TLS.
+// offeredAsTLS returns evidence for TLS if Services offer the port only as HTTPS, as for a webhook.
+// The number of the port or a certificate must confirm this, because a load balancer can terminate
+// TLS.
 func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) evidence {
 	isPlain := func(s ServicePort) bool { return s.Number != 443 && !tlsName.MatchString(s.Name) }
 	if len(services) == 0 || slices.ContainsFunc(services, isPlain) {
@@ -326,9 +332,10 @@ func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) evi
 	return evidence{overTLS, fmt.Sprintf("Service %s only exposes the port as HTTPS", services[0].Service)}
 }
 
-// offeredAsBoth returns the evidence of a port that a Service offers as HTTP and as HTTPS. The container
-// can serve both on the same port, and TLS clients would not reach it through the sidecar. There is
-// no such evidence if the name of the port or a parameter shows that the container uses plain HTTP.
+// offeredAsBoth returns evidence for TLS if a Service offers the port both as HTTP and as HTTPS.
+// The container can serve both on the same port, and TLS clients would not reach it through the
+// sidecar. There is no such evidence if the name of the port or a parameter shows that the
+// container uses plain HTTP.
 func (h *hints) offeredAsBoth(p corev1.ContainerPort, services []ServicePort) evidence {
 	if h.insecure || p.ContainerPort == 80 || webName.MatchString(p.Name) || h.flags[p.ContainerPort].protocol == plainHTTP {
 		return evidence{}
@@ -361,7 +368,7 @@ func agree(all []evidence) evidence {
 	return firstOf(all...)
 }
 
-// byProbe returns the evidence of a probe for a port. A TCP probe is not evidence.
+// byProbe returns the evidence from a probe of container c for port p. A TCP probe is not evidence.
 func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) evidence {
 	switch {
 	case probe.HTTPGet != nil && probe.HTTPGet.Host == "":
@@ -378,7 +385,7 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) evid
 	return evidence{}
 }
 
-// byNumber returns the evidence of a port number. It also uses the port numbers in the Services
+// byNumber returns the evidence from a port number. It also uses the port numbers in the Services
 // that offer the port. An HTTPS port number is not evidence if a flag contains the number and the
 // container has no certificate. If a Service offers container port 80 only as port 443, byNumber
 // assumes that a load balancer terminates TLS.
@@ -404,7 +411,7 @@ func byServiceNumber(services []ServicePort) evidence {
 	return evidence{}
 }
 
-// byCommands returns the evidence of a probe command that runs a database client.
+// byCommands returns evidence against HTTP if a probe command runs a database client.
 func byCommands(c *corev1.Container) evidence {
 	for _, probe := range probesOf(c) {
 		if probe.Exec == nil {
@@ -451,9 +458,10 @@ type namedProbe struct {
 	*corev1.Probe
 }
 
-// probeEvidence returns the evidence of the probe for the protocol of its port.
-func (p namedProbe) probeEvidence(how string, speaks protocol) evidence {
-	return evidence{speaks, fmt.Sprintf("the %s probe uses %s", p.name, how)}
+// probeEvidence returns the evidence that the port of the probe uses a protocol. how is the name of
+// the protocol in the evidence.
+func (p namedProbe) probeEvidence(how string, protocol protocol) evidence {
+	return evidence{protocol, fmt.Sprintf("the %s probe uses %s", p.name, how)}
 }
 
 // probesOf returns the probes of a container.
@@ -494,15 +502,15 @@ const (
 	hintJSON = `(?i)^spring[._]application[._]json$`
 )
 
-// speaksHTTPCEL returns evidenceOf as a CEL expression for a port of a container app. The expression
+// servesHTTPCEL returns evidenceOf as a CEL expression for a port of a container app. The expression
 // is stricter than evidenceOf and reads only the pod. It is false if a name, a number or an image is
 // evidence against HTTP, even if an HTTP probe uses the port.
-func speaksHTTPCEL(high bool) string {
+func servesHTTPCEL(high bool) string {
 	var numbers, helpers, known []string
 	ported := "" // conditions for the rows with port numbers, and for the sure option
 	for _, r := range images {
 		switch r.kind {
-		case imageException, imageWeb, imageAPI, imageListens: // these kinds are not needed, because the policy is stricter than evidenceOf
+		case imageException, imageWeb, imageAPI, imageListens: // the policy does not need these kinds, because it is stricter than evidenceOf
 		case imageHelper, imageProxy:
 			helpers = append(helpers, r.pattern)
 		default:
@@ -523,8 +531,8 @@ func speaksHTTPCEL(high bool) string {
 	// The cost of a match is the product of the lengths of the string and the expression, and the
 	// API server rejects a pod that exceeds the budget. Therefore, lists and strings above these
 	// limits are treated as matches.
-	matchesAny := func(list, word, of string, limit int, expression string) string {
-		return fmt.Sprintf("[%[1]s].exists(all, size(all) > %[2]d || all.exists(%[3]s, size(%[4]s) > 2000 || %[5]s))", list, limit, word, of, matches(of, expression))
+	matchesAny := func(list, word, text string, limit int, expression string) string {
+		return fmt.Sprintf("[%[1]s].exists(all, size(all) > %[2]d || all.exists(%[3]s, size(%[4]s) > 2000 || %[5]s))", list, limit, word, text, matches(text, expression))
 	}
 	commands := func(expression string) string {
 		return "[app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, " + matchesAny("r.?exec.?command.orValue([])", "word", "word", 20, expression) + ")"

@@ -95,7 +95,7 @@ func hardLimitsOf(quota any) []hardLimit {
 // quantityAt returns the quantity at a key of a map, or nil if there is no valid quantity.
 func quantityAt(node any, key string) *resource.Quantity {
 	amount := Text(node, key)
-	if amount == "" || isShortQuantity(amount) != nil {
+	if amount == "" || checkQuantityLength(amount) != nil {
 		return nil
 	}
 	q, err := resource.ParseQuantity(amount)
@@ -176,7 +176,8 @@ func exceeded(out *Outcome, template any, quotas []Quota) []string {
 	return all
 }
 
-// podAfter returns a pod after changes, or an empty pod if the changed template is invalid.
+// podAfter returns the pod specification that results from the changes, or an empty one if the
+// changed template is invalid.
 func podAfter(template any, changes []Change) *corev1.PodSpec {
 	if after, err := Apply(template, changes); err == nil {
 		if t, err := decodeTemplate(after); err == nil {

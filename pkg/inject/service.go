@@ -28,7 +28,7 @@ type Pods struct {
 // and Key read, so that the changes of many pods are not kept in memory.
 func (p Pods) Compact() Pods {
 	o := &p.Outcome
-	p.Outcome = Outcome{Verdict: o.Verdict, Reason: o.Reason, Container: o.Container, AppPort: o.AppPort, PortName: o.PortName, ServingPort: o.ServingPort, native: o.native, has: o.has}
+	p.Outcome = Outcome{Verdict: o.Verdict, Reason: o.Reason, Container: o.Container, AppPort: o.AppPort, PortName: o.PortName, ServingPort: o.ServingPort, native: o.native, existing: o.existing}
 	return p
 }
 
@@ -103,8 +103,8 @@ func CompactPorts(all []ServicePort) []ServicePort {
 	})
 }
 
-// A Service contains the selector of a Service and its ports. It has no ports if they already
-// refer to the sidecar.
+// A Service contains the selector and the ports of a Kubernetes Service. It contains no ports if
+// they already refer to the sidecar.
 type Service struct {
 	namespace string
 	selector  labels.Selector
@@ -171,7 +171,8 @@ func (s *Service) PortsOf(namespace string, pods map[string]string) []ServicePor
 	return s.ports
 }
 
-// targetOf returns the target port of a Service port, or its default in Kubernetes.
+// targetOf returns the target port of a Service port. The default is the number of the Service
+// port, as in Kubernetes.
 func targetOf(p corev1.ServicePort) intstr.IntOrString {
 	if p.TargetPort.IntVal == 0 && p.TargetPort.StrVal == "" {
 		return intstr.FromInt32(p.Port)
@@ -246,9 +247,10 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 	return out, selects
 }
 
-// followPorts replaces the application port in the target ports of a Service with to, which is
-// the sidecar port that text describes. selected contains the pods that the Service selects, and like is
-// the outcome for one of the injected pods. The first change is the status annotation.
+// followPorts replaces the number of the application port in the target ports of a Service with to,
+// the name or the number of the sidecar port. text describes to in messages. selected contains the
+// pods that the Service selects, and like is the outcome for one of the injected pods. The first
+// change is the status annotation.
 func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, to intstr.IntOrString, text string) Outcome {
 	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "the Service uses the port name, or does not target the application port"}
 	other := slices.IndexFunc(selected, func(p Pods) bool {
@@ -377,8 +379,8 @@ func (s peerSet) rulesTo(pods *Pods) (rules []rule) {
 	return rules
 }
 
-// blocksSidecar reports whether a rule admits peers to the application port, but neither this rule
-// nor another rule admits the same peers to the sidecar port.
+// blocksSidecar reports whether a rule admits peers to the application port, but no rule admits the
+// same peers to the sidecar port.
 func blocksSidecar(rules []rule, sidecar *Outcome) bool {
 	return slices.ContainsFunc(rules, func(r rule) bool {
 		return admits(r.ports, sidecar.AppPort) && !slices.ContainsFunc(rules, func(other rule) bool {

@@ -158,8 +158,9 @@ func secondsOf(n int64) time.Duration {
 // ceilSeconds returns a duration in seconds, rounded up.
 func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// badSettings converts an error of config for the user, who knows options instead of variables.
-// It replaces each variable that an option sets with the name of the annotation or the option.
+// badSettings converts an error from package config into an outcome. It replaces each variable that
+// an option sets with the name of the annotation or the option, because users set options instead
+// of variables.
 func (in *injection) badSettings(err error) error {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	for _, option := range table {
@@ -177,8 +178,8 @@ func (in *injection) badSettings(err error) error {
 	return refuse(BadOption, "%s", text)
 }
 
-// pauseOf returns how long a preStop hook sleeps, and whether the hook of the sidecar can replace
-// it. A hook that does not exist or only sleeps can be replaced, because DRAIN_MIN has the same
+// pauseOf returns how long a preStop hook sleeps, and reports whether the injector can replace the
+// hook. A hook that is missing or only sleeps can be replaced, because DRAIN_MIN has the same
 // effect. hook is the decoded lifecycle.preStop field of the container.
 func pauseOf(hook any) (time.Duration, bool) {
 	if hook == nil {
@@ -202,7 +203,7 @@ func pauseOf(hook any) (time.Duration, bool) {
 	return 0, false
 }
 
-// only returns the value at a key of a map, or nil if the map has a value for another key.
+// only returns the value at a key of a map, or nil if another key of the map has a value.
 func only(node any, key string) any {
 	m, _ := node.(map[string]any)
 	for other, v := range m {
@@ -304,8 +305,8 @@ func (in *injection) addSidecar() error {
 		return nil
 	}
 	c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
-	// A mesh redirects the probe to a proxy that runs as a regular container and is not started
-	// yet. The pod would wait for this probe forever.
+	// A mesh redirects the probe to a proxy that runs as a regular container. The proxy starts after
+	// the probe has succeeded, so the probe would never succeed.
 	if !slices.ContainsFunc(in.pod.Containers, func(c corev1.Container) bool { return isMeshProxy(&c) }) {
 		c.StartupProbe = in.startupProbe()
 	}
@@ -380,7 +381,7 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		option    string
 		name      corev1.ResourceName
 		to, of    corev1.ResourceList
-		low, high string // range for the result of a percentage; "" if the percentage does not apply
+		low, high string // limits of the result if a percentage is used; "" if percentages do not apply to the resource
 	}{
 		{"cpu-request", corev1.ResourceCPU, r.Requests, in.app.Resources.Requests, "25m", "100m"},
 		{"cpu-limit", corev1.ResourceCPU, r.Limits, in.app.Resources.Limits, "40m", "500m"},

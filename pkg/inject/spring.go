@@ -61,15 +61,16 @@ func propertyOf(name string, isVariable bool) springProperty {
 }
 
 // tlsProperty matches the properties that enable TLS, except server.ssl.enabled. Spring Boot
-// enables TLS if one of them is set. Properties for the certificates of clients do not match.
+// enables TLS if one of them is set. The properties of the trust store, which are for client
+// certificates, do not match.
 var tlsProperty = regexp.MustCompile(`^server\.ssl\.(bundle|certificate|certificateprivatekey|ciphers|clientauth|enabledprotocols|key[a-z]*|protocol)$`)
 
 // sslEnabled is the property that disables TLS if its value is false.
 const sslEnabled = "server.ssl.enabled"
 
-// jsonProperties calls the function each for the properties of the HTTP server in a JSON
-// document. variable is the name of the variable that contains the document.
-func jsonProperties(variable, document string, each func(parameter)) {
+// jsonProperties calls visit for each property of the HTTP server in a JSON document. variable is
+// the name of the variable that contains the document.
+func jsonProperties(variable, document string, visit func(parameter)) {
 	value, err := Decode([]byte(document))
 	if err != nil {
 		return
@@ -98,15 +99,14 @@ func jsonProperties(variable, document string, each func(parameter)) {
 		if !isText {
 			text = fmt.Sprint(value)
 		}
-		each(parameter{name: path + " of " + variable, words: wordsOf(path), value: text, property: p})
+		visit(parameter{name: path + " of " + variable, words: wordsOf(path), value: text, property: p})
 	}
 	read("", value)
 }
 
-// jsonInFlags calls the function each for the properties of the HTTP server in
-// --spring.application.json or -Dspring.application.json. line is an argument, which can
-// be a shell script.
-func jsonInFlags(line string, each func(parameter)) {
+// jsonInFlags calls visit for each property of the HTTP server in --spring.application.json or
+// -Dspring.application.json. line is an argument, which can be a shell script.
+func jsonInFlags(line string, visit func(parameter)) {
 	before, rest, found := strings.Cut(line, springJSON+"=")
 	if !found {
 		return
@@ -117,7 +117,7 @@ func jsonInFlags(line string, each func(parameter)) {
 	}
 	var object json.RawMessage // the document without the rest of the script
 	if err := json.NewDecoder(strings.NewReader(document)).Decode(&object); err == nil {
-		jsonProperties(before[strings.LastIndexAny(before, " \t\n")+1:]+springJSON, string(object), each)
+		jsonProperties(before[strings.LastIndexAny(before, " \t\n")+1:]+springJSON, string(object), visit)
 	}
 }
 
@@ -166,7 +166,7 @@ func portIn(values map[string]parameter, names ...string) int32 {
 	return 0
 }
 
-// readMicronaut reads the properties of Micronaut. If TLS is enabled, the port for HTTP is closed,
+// readMicronaut reads the properties of Micronaut. If TLS is enabled, the HTTP port is closed
 // unless the server supports both protocols.
 func (s *spring) readMicronaut(values map[string]parameter) {
 	const prefix, old = "micronaut.server.", "micronaut." // Micronaut 1 uses the prefix micronaut. instead of micronaut.server.
@@ -186,8 +186,8 @@ func (s *spring) readMicronaut(values map[string]parameter) {
 	}
 }
 
-// readQuarkus reads the properties of Quarkus. The port for HTTP is open in addition to the port for
-// HTTPS, unless insecure requests are disabled.
+// readQuarkus reads the properties of Quarkus. The HTTP port is open in addition to the HTTPS port
+// unless insecure requests are disabled.
 func (s *spring) readQuarkus(values map[string]parameter) {
 	requests := values["quarkus.http.insecurerequests"]
 	port := portIn(values, "quarkus.http.port")
@@ -201,10 +201,9 @@ func (s *spring) readQuarkus(values map[string]parameter) {
 	}
 }
 
-// decides reports whether the effect of a property on TLS is already included in s. Properties
-// of the management port are always included, because they have no effect on the port for
-// requests.
-func (s spring) decides(p springProperty) bool {
+// handles reports whether s already accounts for the effect of a property on TLS. It returns true
+// for all properties of the management port, because they do not affect the port for requests.
+func (s spring) handles(p springProperty) bool {
 	isSSL := strings.HasPrefix(p.name, "server.ssl.")
 	return p.name == sslEnabled || tlsProperty.MatchString(p.name) || isSSL && s.evidence.protocol == plainHTTP || strings.HasPrefix(p.name, "management.server.")
 }
@@ -220,9 +219,9 @@ func (h *hints) setSpringPort(ports []corev1.ContainerPort) {
 	}
 }
 
-// likelySpringPort returns 8080, the default of Spring Boot, if it is one of the ports. Otherwise,
-// it returns the only port for requests, or the only port with an HTTP name. If there is no such
-// port, it returns 0. It also returns 0 if TLS is enabled and the name or the number of a port
+// likelySpringPort returns 8080, the default port of Spring Boot, if it is one of the ports.
+// Otherwise, it returns the only port for requests, or the only one that has an HTTP name. It
+// returns 0 if there is no such port, or if TLS is enabled and the name or the number of a port
 // indicates TLS.
 func (h *hints) likelySpringPort(ports []corev1.ContainerPort) int32 {
 	if h.spring.evidence.protocol == overTLS && h.namesTLS {
@@ -263,8 +262,10 @@ func (h *hints) bySpring(n int32) evidence {
 	return h.spring.evidence
 }
 
-// matchesCEL returns the CEL expression of.matches(expression).
-func matchesCEL(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }
+// matchesCEL returns the CEL expression text.matches(expression).
+func matchesCEL(text, expression string) string {
+	return text + ".matches(" + quoteCEL(expression) + ")"
+}
 
 // springCEL returns an expression that is false if the properties of Spring Boot enable TLS, or if
 // a flag in a variable binds a port to the loopback address. If the expression isHTTP is false, the
@@ -273,12 +274,12 @@ func matchesCEL(of, expression string) string { return of + ".matches(" + quoteC
 // evidence for TLS. The limits bound the number and the length of the texts that are matched.
 func springCEL(isHTTP string) string {
 	const (
-		maxArguments     = 1000
-		maxVariables     = 500
-		maxNamedServices = 30   // maximum number of variables that can contain a property
-		maxMatched       = 10   // maximum number of texts that are matched with an expensive expression
-		maxTextLength    = 2000 // maximum length in bytes of a string that is matched against hintFlags
-		isEnabled        = `(?i)^server[._]ssl[._]enabled$`
+		maxArguments  = 1000
+		maxVariables  = 500
+		maxProperties = 30   // maximum number of variables that can contain a property
+		maxMatched    = 10   // maximum number of texts that are matched with an expensive expression
+		maxTextLength = 2000 // maximum length in bytes of a string that is matched against hintFlags
+		isEnabled     = `(?i)^server[._]ssl[._]enabled$`
 	)
 	isTLS := matchesCEL("text", `(^|[ \t\n])-(-|D)?((?i:`+hintTLSProperty+`)|server\.ssl\.(?i:enabled)(=["']?(?i:true|on|yes|1)|[ \t\n]|$))`)
 	value := func(name, isValue string) string {
@@ -297,7 +298,7 @@ func springCEL(isHTTP string) string {
       && !%[15]s
       && (!found.exists(e, %[16]s) || %[17]s))`,
 		maxArguments, maxMatched, maxOptionsBytes, isTLS, maxVariables,
-		maxFlagBytes, matchesCEL("e.name", hintOptions+`|^(server|spring|quarkus|micronaut)[._]`), maxNamedServices,
+		maxFlagBytes, matchesCEL("e.name", hintOptions+`|^(server|spring|quarkus|micronaut)[._]`), maxProperties,
 		matchesCEL("e.name", hintOptions), matchesCEL("text", hintLoopback),
 		isHTTP, maxTextLength, matchesCEL("text", hintFlags),
 		value(hintJSON, "("+matchesCEL("text", `(?i)ssl`)+" || !("+isHTTP+") && text.contains('management'))"), value(isEnabled, matchesCEL("text", `(?i)^(true|on|yes|1)$`)),

@@ -152,7 +152,8 @@ func Uninject(template any) Outcome {
 	return revertChanges(template, text, podTraces)
 }
 
-// revertChanges returns the changes in the status of an object, if traces permit them.
+// revertChanges returns the changes that revert an injection. text is the status annotation of the
+// object. The outcome is [Refused] if the annotation contains changes that traces do not permit.
 func revertChanges(object any, text string, traces []trace) Outcome {
 	refused := func(format string, args ...any) Outcome {
 		return Outcome{Verdict: Refused, Reason: BadStatus, Text: fmt.Sprintf(format, args...)}

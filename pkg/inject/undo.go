@@ -27,7 +27,8 @@ type trace struct {
 	whole *regexp.Regexp // matches the whole path
 }
 
-// podTraces are the paths in pods, and serviceTraces are the paths in Services.
+// podTraces contains the paths that an injection changes in pods, and serviceTraces contains the
+// paths that it changes in Services.
 var (
 	podTraces = compileTraces([]trace{
 		{path: "/metadata", ifEmpty: true},
@@ -73,8 +74,7 @@ func compileTraces(traces []trace) []trace {
 	return traces
 }
 
-// checkUndo returns an error if the changes in all, which are from the status of object, cannot
-// be the result of an injection.
+// checkUndo returns an error if no injection writes the changes in all to the status of object.
 func checkUndo(object any, all []Change, traces []trace) error {
 	seen := map[string]bool{}
 	left := map[string]bool{}
@@ -158,8 +158,9 @@ func handlers(p *corev1.Probe) int {
 	return n
 }
 
-// wasOfSidecar returns a function that accepts the value of the field in a sidecar port,
-// because an injection moves the field from the application to the sidecar.
+// wasOfSidecar returns a function that validates the original value of a field of the application
+// port. An injection moves this field to the sidecar, so the value must be equal to the value in a
+// sidecar port.
 func wasOfSidecar(field string) func(object, was any) error {
 	return func(object, was any) error {
 		for _, list := range []string{"containers", "initContainers"} {

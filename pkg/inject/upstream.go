@@ -45,8 +45,8 @@ func isUpstreamAddress(words []string) bool {
 	return len(words) > 0 && isUpstream(words[len(words)-1:])
 }
 
-// upstreamOf returns the port in a part of a parameter's value if the parameter contains the address of
-// a server behind a proxy. Otherwise, it returns 0.
+// upstreamOf returns the port in part, which is part of the value of s, if s contains the address
+// of a server behind a proxy. Otherwise, it returns 0.
 func upstreamOf(s parameter, part string) int32 {
 	if len(s.words) == 0 || !anyOf(s.words, upstreamWords) || allOf(s.words, egressWords) && len(s.words) > 1 {
 		return 0
@@ -61,7 +61,8 @@ func upstreamOf(s parameter, part string) int32 {
 		default:
 			port = "80"
 		}
-		// An exporter reads metrics from such an address. A proxy in front of the metrics uses the word upstream.
+		// An exporter reads metrics from such an address. The flags of a proxy in front of the
+		// metrics contain the word upstream.
 		if (anyOf(s.words, scrapeWords) || anyOf(s.words, sideWords) || healthPath.MatchString(m[3])) && !isUpstream(s.words) {
 			return 0
 		}
@@ -100,8 +101,8 @@ func hiddenUpstream(container any) string {
 	return hidden
 }
 
-// upstreams returns the containers that forward requests to a port of the pod, by port. It returns at most two
-// containers for each port, and it also sets in.hidden.
+// upstreams returns the containers that forward requests to each port of the pod, at most two for
+// each port. It also sets in.hidden.
 func (in *injection) upstreams() map[int32][]upstream {
 	if in.behind != nil {
 		return in.behind
@@ -143,7 +144,8 @@ func (in *injection) proxyOf(c *corev1.Container, n int32) string {
 	return ""
 }
 
-// skipProxied returns the error for a pod with a port behind a proxy and without another port that is clearly for requests.
+// skipProxied returns the error for a pod that has a port behind a proxy and no other port that
+// clearly serves requests.
 func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
 	in.out.Missing = "a Service that uses the port"
 	possible := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.proxied && !c.evidence.takesRequests() })
@@ -151,9 +153,10 @@ func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
 		describePort(proxied.port), proxied.container.Name, proxied.evidence.why, in.flagsOf(possible))
 }
 
-// notProxiedCEL returns an expression that is false if a container of a pod with several containers can be a proxy in front
-// of another container. It is stricter than upstreams: the word and the address can be in different flags, and the server of
-// a proxy such as oauth2-proxy is always regarded as unknown.
+// notProxiedCEL returns an expression that is false if the pod has several containers and one of
+// them can be a proxy in front of another one. It is stricter than upstreams, because the word and
+// the address can be in different flags, and the server of a proxy such as oauth2-proxy is always
+// considered unknown.
 func notProxiedCEL() string {
 	const (
 		words   = `(?i)upstream|backend|prox(y|ied)|forward|target|to([^a-z]|$)`

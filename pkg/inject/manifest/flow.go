@@ -58,8 +58,8 @@ func splitFlowList(file string, line int, text []byte) []*document {
 	return documents
 }
 
-// readFlowList returns the List in a YAML text, and the ranges of its items in the original text and in the
-// divided text. It returns nil if there is no List or if the List is not supported.
+// readFlowList returns the List in a YAML text, and the ranges of its items in l.flow.original and
+// in l.flow.divided. It returns nil if there is no List or if the List is not supported.
 func readFlowList(text []byte) (l *itemList, items, divided []span) {
 	for _, unsupported := range []string{"\r", inject.StatusAnnotation, keptMark, placeholder} {
 		if bytes.Contains(text, []byte(unsupported)) {

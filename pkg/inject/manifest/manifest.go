@@ -290,8 +290,8 @@ func splitMarks(text []byte) [][]byte {
 			begin = i
 			continue
 		}
-		// Comments, directives and blank lines before the first mark belong to the document that
-		// follows the mark.
+		// Comments, directives and blank lines before the first --- line belong to the document after
+		// this line.
 		if trimmed := bytes.TrimSpace(line); marks || len(trimmed) > 0 && trimmed[0] != '#' && trimmed[0] != '%' {
 			content = true
 		}
@@ -338,7 +338,7 @@ func parseYAML(text []byte) (*yaml.Node, error) {
 // read returns the syntax tree and the value of a document.
 func read(text []byte) (n *yaml.Node, value any, err error) { return new(document).read(text) }
 
-// read is like the function read, but parses the text with the method parse.
+// read is like the function read, but parses the text with d.parse.
 func (d *document) read(text []byte) (n *yaml.Node, value any, err error) {
 	if n, err = d.parse(text); err == nil && n != nil {
 		value, err = valueOf(n)
@@ -346,7 +346,8 @@ func (d *document) read(text []byte) (n *yaml.Node, value any, err error) {
 	return n, value, err
 }
 
-// parse is like the function parse. The nodes of an item that is edited in place have columns.
+// parse is like the function parse, but always uses the YAML library for an item that is edited in
+// place, because such an edit requires the columns of the nodes.
 func (d *document) parse(text []byte) (*yaml.Node, error) {
 	if d.isInPlaceFlow() {
 		return parseYAML(text)
@@ -387,8 +388,8 @@ func (f *File) LargestDocument() (size int) {
 	return size
 }
 
-// IsEmpty reports whether the file has only empty documents. It must be called after [Inject] or
-// [Uninject].
+// IsEmpty reports whether the file contains only empty documents. It must be called after [Inject]
+// or [Uninject].
 func (f *File) IsEmpty() bool {
 	return !slices.ContainsFunc(f.documents, func(d *document) bool { return !d.empty })
 }
@@ -517,8 +518,9 @@ func list(files []*File, read func(d *document)) []*Result {
 	for _, f := range files {
 		documents = append(documents, f.documents...)
 	}
-	// Skipped objects without pods share one outcome for each text, because a file can contain a
-	// million of these objects and an outcome needs about 300 bytes. Shared outcomes are not modified.
+	// Skipped objects without pods share an outcome if its text is the same, because a file can
+	// contain a million of these objects, and an outcome needs about 300 bytes. Shared outcomes are
+	// not modified.
 	var shared sync.Map
 	each(len(documents), func(i int) {
 		d := documents[i]
@@ -723,9 +725,8 @@ func (d *document) takeChanges() (changes []inject.Change, changed []*Result) {
 	return changes, changed
 }
 
-// isOther reports whether a document with an error is neither a workload nor a Service, and does
-// not contain one. The content of such a document has no effect on the injection. If a key is
-// repeated, both values are examined.
+// isOther reports whether a document with an error has no effect on the injection, because it is
+// not a workload, a Service or a List. If a key is repeated, both values are examined.
 func (d *document) isOther() bool {
 	if d.node == nil || errors.Is(d.err, errHelmTemplate) {
 		return false
@@ -755,10 +756,9 @@ func (d *document) identity() (kind, namespace, name string) {
 	return inject.Text(object, "kind"), inject.Text(metadata, "namespace"), inject.Text(metadata, "name")
 }
 
-// objects calls the function each for the value of the decoded document. If the value is a List, it calls
-// the function each for the items instead. The path is the JSON pointer of the object. The object is nil
-// if the value is not a map.
-func (d *document) objects(each func(n *yaml.Node, object map[string]any, path string)) {
+// objects calls f for the value of the decoded document, or for each item if the value is a List.
+// path is the JSON pointer of the object. object is nil if the value is not a map.
+func (d *document) objects(f func(n *yaml.Node, object map[string]any, path string)) {
 	var walk func(n *yaml.Node, value any, path string)
 	walk = func(n *yaml.Node, value any, path string) {
 		object, _ := value.(map[string]any)
@@ -771,7 +771,7 @@ func (d *document) objects(each func(n *yaml.Node, object map[string]any, path s
 				return
 			}
 		}
-		each(n, object, path)
+		f(n, object, path)
 	}
 	value := d.value
 	if d.in != nil {
@@ -841,7 +841,8 @@ func (d *document) change(changes []inject.Change) (reformatted bool, err error)
 	return !isJSON, nil
 }
 
-// setText replaces the text of the document with a text whose value must be want.
+// setText replaces the text of the document. It returns an error if the value of the new text is
+// not equal to want.
 func (d *document) setText(text []byte, want any) error {
 	n, got, err := d.read(text)
 	if err == nil && !equal(got, want) {
@@ -853,8 +854,8 @@ func (d *document) setText(text []byte, want any) error {
 	return err
 }
 
-// equal reports whether two values in the form of [inject.Decode] are equal. It is much faster than
-// reflect.DeepEqual.
+// equal reports whether two values, as [inject.Decode] returns them, are equal. It is much faster
+// than reflect.DeepEqual.
 func equal(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:
@@ -916,8 +917,8 @@ func (d *document) encode(changes []inject.Change) ([]byte, error) {
 	return text, err
 }
 
-// encodeDocument encodes a document. It keeps the --- mark of the original text, and the white space
-// around a JSON object.
+// encodeDocument encodes a document. It keeps the --- line of the original text, and the white
+// space around a JSON object.
 func (d *document) encodeDocument(doc *yaml.Node, isJSON bool) ([]byte, error) {
 	head := d.head()
 	if isJSON {
@@ -939,7 +940,8 @@ func (d *document) encodeDocument(doc *yaml.Node, isJSON bool) ([]byte, error) {
 	return slices.Concat(head, b.Bytes()), e.Close()
 }
 
-// head returns the --- line of a document, or only the mark if the value begins on this line.
+// head returns the --- line of a document, or only the beginning of the line if it also contains
+// the value.
 func (d *document) head() []byte {
 	line, _, ok := bytes.Cut(d.text, []byte("\n"))
 	after, isMarked := bytes.CutPrefix(line, []byte("---"))

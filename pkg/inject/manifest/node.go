@@ -39,7 +39,7 @@ var errCycle = errors.New("is part of the value of its anchor, so the value is i
 // errRepeated is the error for a repeated key.
 var errRepeated = errors.New("is repeated")
 
-// valueOf returns the JSON value of a node in the form of [inject.Decode].
+// valueOf returns the JSON value of a node in the form that [inject.Decode] returns.
 func valueOf(n *yaml.Node) (any, error) {
 	d := decoder{nodes: maxNodes, depth: maxDepth, aliased: maxAliased}
 	return d.decode(n)
@@ -52,7 +52,7 @@ type decoder struct {
 
 	lenient bool // invalid values are null, invalid keys are ignored, and repeated keys are allowed
 	first   bool // if lenient is set, the first value of a repeated key is used instead of the last one
-	invalid bool // if lenient is set, there is an error other than a repeated key
+	invalid bool // lenient is set, and the document contains an error other than a repeated key
 
 	expanding map[*yaml.Node]bool // targets of the aliases that are being expanded
 }
@@ -65,7 +65,7 @@ func readLeniently(n *yaml.Node, first bool) (value any, invalid bool, err error
 	return value, d.invalid, err
 }
 
-// enter counts a node and one level of nesting. leave undoes the level.
+// enter counts a node and increases the nesting depth. leave decreases the depth.
 func (d *decoder) enter(n *yaml.Node) error {
 	if d.nodes--; d.nodes < 0 || d.depth == 0 {
 		return fmt.Errorf("line %d: %w", n.Line, errTooLarge)
@@ -251,7 +251,7 @@ func decodeScalar(n *yaml.Node) (any, error) {
 func nodeOfJSON(text []byte) *yaml.Node {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	line, counted := 1, 0 // line of the last token, and offset up to which lines are counted
+	line, counted := 1, 0 // line number of the last token, and the offset up to which newlines were counted
 	var next func() *yaml.Node
 	next = func() *yaml.Node {
 		token, _ := d.Token()
@@ -285,7 +285,7 @@ func nodeOfJSON(text []byte) *yaml.Node {
 // value is written in the style of the document.
 func newNode(text []byte) *yaml.Node {
 	var value string
-	if text[0] == '"' && json.Unmarshal(text, &value) == nil { // most values are strings, and a decoder allocates a buffer
+	if text[0] == '"' && json.Unmarshal(text, &value) == nil { // fast path, because most values are strings, and a decoder allocates a buffer
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
 	}
 	return copyOf(nodeOfJSON(text))
@@ -296,8 +296,8 @@ func newNode(text []byte) *yaml.Node {
 type edit map[*yaml.Node][]*yaml.Node
 
 // apply makes one change below a node. It cannot fail, because [inject.Apply] made the same change
-// in the value. If the nodes and the value differ, which is possible with a merge, the caller
-// detects the difference in the result.
+// in the value. If the nodes have a different value, which is possible with a merge key, the caller
+// detects that the result is wrong.
 func (e edit) apply(root *yaml.Node, c inject.Change) {
 	var value *yaml.Node
 	if c.Value != nil {
@@ -336,8 +336,7 @@ func (e edit) apply(root *yaml.Node, c inject.Change) {
 	}
 }
 
-// place returns the index, in the Content of a node, of the value or item that a token refers to,
-// or -1.
+// place returns the index in n.Content of the value or item that a token refers to, or -1.
 func place(n *yaml.Node, token string) int {
 	switch n.Kind {
 	case yaml.MappingNode:

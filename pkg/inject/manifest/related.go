@@ -22,7 +22,7 @@ type found struct {
 	owners     []*Result       // objects with pods
 	places     map[*Result]int // indexes in owners
 	services   []service
-	bySelector labelIndex                // indexes in services by the rarest label of their selectors
+	bySelector labelIndex                // indexes into services by the rarest label of each selector
 	quotas     map[string][]inject.Quota // quotas by namespace
 }
 
@@ -204,10 +204,10 @@ func (index labelIndex) count(namespace string, label [2]string) int {
 // A podIndex finds the pods of Services.
 type podIndex struct {
 	mu       sync.Mutex    // protects served, the only field that changes
-	distinct []inject.Pods // pods that differ in their labels, their namespace or inject.Pods.Key
+	distinct []inject.Pods // one entry for all pods with the same labels, namespace and inject.Pods.Key
 	place    []int         // index in distinct of each pod
-	served   []bool        // whether a Service selects the pods, by index in distinct
-	byLabel  labelIndex    // indexes in distinct
+	served   []bool        // whether a Service selects the pods at the same index in distinct
+	byLabel  labelIndex    // indexes into distinct
 }
 
 func newPodIndex(all []inject.Pods) *podIndex {

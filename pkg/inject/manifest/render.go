@@ -83,8 +83,8 @@ func flow(n *yaml.Node) string {
 	return scalarText(n)
 }
 
-// flowScalar returns a node inside a map or a list in flow style, where more characters require
-// quotes.
+// flowScalar returns the text of a node inside a map or a list in flow style, where more characters
+// require quotes.
 func flowScalar(n *yaml.Node) string {
 	n = target(n)
 	if n.Kind != yaml.ScalarNode {

@@ -278,7 +278,7 @@ func (s *splicer) afterColon(key *yaml.Node) int {
 	return i + 1
 }
 
-// end returns the offset after a node as it was before the changes.
+// end returns the offset of the end of a node in the original text.
 func (s *splicer) end(n *yaml.Node) int {
 	if n.Line == 0 {
 		panic(errLayout)
@@ -423,15 +423,15 @@ func isSpace(b byte) bool { return b == ' ' || b == '\t' || b == '\n' || b == '\
 
 func isBlank(text []byte) bool { return len(bytes.TrimSpace(text)) == 0 }
 
-// skip returns the offset of the first byte, at or after offset i, that is not in letters.
-func (s *splicer) skip(i int, letters string) int {
-	return len(s.text) - len(bytes.TrimLeft(s.text[i:], letters))
+// skip returns the offset of the first byte at or after i that is not in the set chars.
+func (s *splicer) skip(i int, chars string) int {
+	return len(s.text) - len(bytes.TrimLeft(s.text[i:], chars))
 }
 
-// until returns the offset of the first byte, at or after offset i, that is in letters. It returns
-// the length of the text if there is no such byte.
-func (s *splicer) until(i int, letters string) int {
-	if n := bytes.IndexAny(s.text[i:], letters); n >= 0 {
+// until returns the offset of the first byte at or after i that is in the set chars. It returns the
+// length of the text if there is no such byte.
+func (s *splicer) until(i int, chars string) int {
+	if n := bytes.IndexAny(s.text[i:], chars); n >= 0 {
 		return i + n
 	}
 	return len(s.text)

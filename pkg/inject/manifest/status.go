@@ -28,7 +28,7 @@ func Status(files []*File) (all []Rollout, results []*Result) {
 	for i, r := range results {
 		places[r] = i
 	}
-	pods := make([]*livePod, len(results)) // pods by index in results; nil for other objects
+	pods := make([]*livePod, len(results)) // pods[i] belongs to results[i]; nil if the object is not a running pod
 	isPod := func(r *Result) bool { return r.facts.apiVersion == "v1" && r.Kind == "Pod" }
 	visit(results, isPod, func(r *Result, object map[string]any) {
 		if isRunning(object) {
@@ -45,7 +45,7 @@ func Status(files []*File) (all []Rollout, results []*Result) {
 			index.add(p.Namespace, [2]string{key, value}, i)
 		}
 	}
-	rollouts := make([]*Rollout, len(results)) // rollouts by index in results; nil for other objects
+	rollouts := make([]*Rollout, len(results)) // rollouts[i] belongs to results[i]; nil if the object is not a Service with injected pods
 	visit(results, isService, func(r *Result, object map[string]any) {
 		var possible []*livePod
 		for _, place := range index.possible(r.Namespace, r.facts.selector) {

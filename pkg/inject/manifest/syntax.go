@@ -13,13 +13,14 @@ import (
 // errNoMark is the error for a second value in a document.
 var errNoMark = errors.New("missing --- line before the second value")
 
-// A syntaxError describes an error of the YAML library, which has no types for its errors.
+// A syntaxError describes an error from the YAML library, which does not define error types.
 type syntaxError struct {
 	words []string // the text of the error contains one of these strings
 	text  string
 
-	// search is set if the text contains no line, or only the line before the list or the map that
-	// contains the error. In this case, lineOf searches for the line.
+	// search is set if the library does not return the number of the line that contains the error.
+	// It may return no number, or the number of the line before the list or the map. In this case,
+	// lineOf searches for the line.
 	search bool
 }
 
@@ -82,8 +83,8 @@ func (d *document) position(err error) (line int, text string) {
 	return d.line + n - 1, text
 }
 
-// describe returns the line in the document and the description of an error of the YAML library. n is
-// the line in the error, or 1.
+// describe returns the line number in the document and the description of an error from the YAML
+// library. n is the line number that the error contains, or 1.
 func (d *document) describe(err error, n int, text string) (line int, description string) {
 	if line := d.conflict(); line > 0 {
 		return line, "the line is a conflict marker of git; resolve the merge conflict"
@@ -136,7 +137,7 @@ func (d *document) conflict() int {
 	return 0
 }
 
-// unknownAnchor returns the name in an error about an alias, or "".
+// unknownAnchor returns the name of the anchor in an error about an unknown anchor, or "".
 func unknownAnchor(text string) string {
 	_, name, _ := strings.Cut(text, "unknown anchor '")
 	return strings.TrimSuffix(name, "' referenced")

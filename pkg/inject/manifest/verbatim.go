@@ -20,9 +20,10 @@ import (
 // comment. In JSON, which has no comments, they are in the status. The value of the restored text must
 // equal the value that results from the status, so that the hunks only affect the layout.
 
-// maxHunkBytes is the maximum length in bytes of the hunks in a status, because Kubernetes limits the
-// size of annotations. With longer hunks, uninject restores the values but not the layout. There is no
-// limit for a comment, whose length is at most about twice the length of the document.
+// maxHunkBytes is the maximum length in bytes of the hunks in a status, because Kubernetes limits
+// the size of annotations. With longer hunks, uninject restores the values but not the layout.
+// Hunks in a comment have no separate limit, because they are at most about twice as long as the
+// document.
 const maxHunkBytes = 64 << 10
 
 // keptMark is the beginning of the comment that contains hunks.
@@ -43,8 +44,8 @@ func (h *hunk) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&h.Line, &h.Count, &h.Text})
 }
 
-// hunksOf returns the hunks that convert the text from into the text to. It uses split to divide both texts.
-func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
+// hunksOf returns the hunks that convert source to result. It uses split to divide both texts.
+func hunksOf(source, result []byte, split func([]byte) []string) (all []hunk) {
 	quoted := func(text []byte) (lines []byte) { // a part can have several lines or no newline
 		for _, part := range split(text) {
 			lines = append(strconv.AppendQuote(lines, part), '\n')
@@ -52,7 +53,7 @@ func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
 		return lines
 	}
 	inHunk := false // the previous line of the difference belongs to the last hunk
-	next := 0       // index of the next part of the text from
+	next := 0       // index of the next part of source
 	var text []byte // Text of the last hunk
 	end := func() {
 		if inHunk {
@@ -60,14 +61,14 @@ func hunksOf(from, to []byte, split func([]byte) []string) (all []hunk) {
 		}
 		inHunk, text = false, text[:0]
 	}
-	for line := range strings.Lines(string(diff.Diff("", quoted(from), "", quoted(to)))) {
+	for line := range strings.Lines(string(diff.Diff("", quoted(source), "", quoted(result)))) {
 		part, err := strconv.Unquote(strings.TrimSuffix(line[1:], "\n"))
 		switch {
 		case err != nil: // the header of the difference or of a chunk
 			var start, length int
 			if n, _ := fmt.Sscanf(line, "@@ -%d,%d", &start, &length); n == 2 {
 				end()
-				next = start - min(length, 1) // line numbers begin with 1; if the chunk contains no line of the text from, start is the number of the line before the chunk
+				next = start - min(length, 1) // line numbers begin with 1; if the chunk contains no line of source, start is the number of the line before the chunk
 			}
 			continue
 		case line[0] == ' ':
@@ -151,8 +152,9 @@ type parsed struct {
 	value any
 }
 
-// keep stores the hunks that restore was, which is the text of a document before changes were
-// applied to it. It changes the nodes of the document.
+// keep stores the hunks that restore the original text of the document. was contains the text and
+// the value of the document before the changes were applied. keep changes the nodes of the
+// document.
 func (d *document) keep(was parsed, changes []inject.Change) {
 	if d.in != nil && d.in.flow != nil {
 		d.lost = !d.isRestored(was) // the hunks are added to the whole List: see flowList.join
@@ -176,7 +178,7 @@ func (d *document) keep(was parsed, changes []inject.Change) {
 }
 
 // keepInComment adds a comment with the hunks that restore original. It calls set to replace the
-// text of the document. set returns an error if the new text has another value. keepInComment
+// text of the document. set returns an error if the new text has a different value. keepInComment
 // returns false if the hunks are not stored.
 func (d *document) keepInComment(original []byte, set func(text []byte) error) bool {
 	ended, _ := d.kept()
@@ -203,14 +205,15 @@ func (d *document) keepInComment(original []byte, set func(text []byte) error) b
 	return set(slices.Concat([]byte(keptMark+hunks+newline), ended)) == nil
 }
 
-// encodedHunks returns the hunks that convert the text from into the text to, as JSON.
-func encodedHunks(from, to []byte, split func([]byte) []string) string {
-	hunks, _ := json.Marshal(hunksOf(from, to, split)) // the encoding of numbers and strings returns no error
+// encodedHunks returns the hunks that convert source to result, encoded as JSON.
+func encodedHunks(source, result []byte, split func([]byte) []string) string {
+	hunks, _ := json.Marshal(hunksOf(source, result, split)) // the encoding of numbers and strings returns no error
 	return string(hunks)
 }
 
-// isRestored reports whether Uninject restores was, the original text of a document, without hunks.
-// was must not contain a status or hunks. isRestored changes the nodes of the document.
+// isRestored reports whether Uninject can restore the original text of a document without hunks.
+// was contains the original text and value, and must not contain a status or hunks. isRestored
+// changes the nodes of the document.
 func (d *document) isRestored(was parsed) bool {
 	undone := &document{text: d.text, node: d.node, value: d.value, in: d.in, isItem: d.isItem}
 	undone.list(readStatus)
@@ -226,9 +229,9 @@ func (d *document) isRestored(was parsed) bool {
 	return err == nil && bytes.Equal(text, was.text)
 }
 
-// keepInStatus encodes JSON again with the hunks in the first status that the changes write. It does
-// not modify the status of an earlier step, because a change in a pod template restarts the pods. It
-// returns false if the hunks are not stored.
+// keepInStatus adds hunks to the first status in the changes, and encodes the JSON document again.
+// It does not modify the status of an earlier step, because a change in a pod template restarts the
+// pods. It returns false if the hunks are not stored.
 func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks string) bool {
 	i := slices.IndexFunc(changes, inject.IsStatus)
 	if i < 0 {
@@ -280,8 +283,8 @@ func (d *document) revert(changes []inject.Change) error {
 }
 
 // restore reverts changes by restoring the original text. It returns false if this is not possible.
-// If several steps stored hunks in a status, only the hunks of the last step have the expected
-// result: the hunks of an earlier step do not remove the status of a later step.
+// If several steps stored hunks in a status, only the hunks of the last step restore the expected
+// value, because the hunks of an earlier step do not remove the status of a later step.
 func (d *document) restore(changes []inject.Change) bool {
 	text, comment := d.kept()
 	if comment == "" && len(d.statusHunks) == 0 {
@@ -302,7 +305,7 @@ func (d *document) restore(changes []inject.Change) bool {
 	return isRestored(comment, linesOf) || slices.ContainsFunc(d.statusHunks, func(stored string) bool { return isRestored(stored, tokensOf) })
 }
 
-// uninjectedText returns the text that [Uninject] restores if the current text of the document is text.
+// uninjectedText returns the text that [Uninject] restores from the given text of the document.
 func (d *document) uninjectedText(text []byte) []byte {
 	injected := &document{text: text, in: d.in, isItem: d.isItem}
 	Uninject([]*File{{documents: []*document{injected}}})

@@ -99,13 +99,13 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	e.metrics.event(eventWritten)
 }
 
-// about queues an event for a pod that is not injected, or is injected with low confidence. The event
-// refers to the owner of the pod, because the pod has no name yet. There is no event for a pod without
-// an owner, because the user who creates the pod receives the response.
-func (e *Events) about(namespace string, pod any, out inject.Outcome) {
+// enqueue queues an event for a pod that is not injected, or is injected with low confidence. The
+// event refers to the owner of the pod, because the pod has no name yet. There is no event for a
+// pod without an owner, because the user who creates the pod receives the response.
+func (e *Events) enqueue(namespace string, pod any, out inject.Outcome) {
 	owner := controllerOf(pod)
 	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {
-		return // the pod has no owner, or the owner does not have the syntax of an API server and must not be used in a path
+		return // there is no owner, or a field of the owner or the namespace has invalid syntax and must not be used in a path
 	}
 	if namespace == e.own || namespace == metav1.NamespaceSystem {
 		return // API servers do not send reviews for pods in these namespaces
@@ -140,8 +140,8 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	}
 }
 
-// allow reports whether an event with a key can be created now: the last event with this key is
-// older than eventRepeatInterval, and a token is available.
+// allow reports whether an event with a key can be created now. This requires a token, and the last
+// event with this key must be older than eventRepeatInterval.
 func (e *Events) allow(key string, now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

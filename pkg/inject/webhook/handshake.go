@@ -17,8 +17,8 @@ import (
 
 const (
 	// maxHandshakeBytes is the maximum number of bytes that a client can send in a TLS handshake.
-	// Without this limit, crypto/tls accepts a ClientHello of 64 KiB and certificates of 256 KiB
-	// per connection. An API server sends 2 KiB and its certificates.
+	// Without this limit, crypto/tls accepts a ClientHello of 64 KiB and certificates of 256 KiB per
+	// connection. An API server sends 2 KiB in addition to its certificates.
 	maxHandshakeBytes = 16 << 10
 	// maxHandshakes is the maximum number of concurrent handshakes.
 	maxHandshakes = 256

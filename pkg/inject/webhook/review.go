@@ -18,8 +18,8 @@ type payload struct {
 	reserved int // number of bytes of Reviewer.texts that the request uses
 }
 
-// cost returns the memory in bytes that is needed to decide about a payload. The factors
-// were measured with the most expensive payloads (cmd/injector/abuse_memory_test.go).
+// cost returns the memory in bytes that is needed to process a payload. The factors were measured
+// with the most expensive payloads (cmd/injector/abuse_memory_test.go).
 func (p *payload) cost() int {
 	const perByte, perValue = 6, 1 << 10
 	return max(perByte*len(p.text)+perValue*min(p.values, maxValues), memoryOfShort/maxShortReviews)
@@ -66,10 +66,9 @@ func parse(text []byte) (*admissionReview, error) {
 	return r, nil
 }
 
-// A counter counts the JSON values in the bytes that are written to it: one for each opening
-// bracket and for each comma. The result is an upper bound, because empty maps and lists are
-// counted twice. The counter does not validate JSON. For invalid JSON, the decoder stops at the
-// error.
+// A counter counts the JSON values in the bytes that are written to it: one for each opening brace,
+// opening bracket and comma. The result is an upper bound, because empty maps and lists are counted
+// twice. The counter does not validate JSON. For invalid JSON, the decoder stops at the error.
 type counter struct {
 	values          int
 	inText, escaped bool

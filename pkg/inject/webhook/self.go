@@ -251,8 +251,9 @@ func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookCon
 	return err
 }
 
-// mergeBundles returns the certificates in authority and next, followed by the authorities of the injector
-// in published. Expired certificates and duplicates are removed. The order is deterministic.
+// mergeBundles returns the certificates in authority and next, followed by the certificates in
+// published that are authorities of the injector. Expired certificates and duplicates are removed.
+// The order is deterministic.
 func mergeBundles(now time.Time, authority, next, published []byte) []byte {
 	var bundle []byte
 	seen := map[string]bool{}

@@ -30,7 +30,7 @@ const (
 	maxHeaderBytes = 1 << 10
 
 	maxConnections        = 500 // an API server opens one connection per concurrent review, by default at most 200
-	maxMetricsConnections = 100 // kubelets and Prometheus open a few connections each
+	maxMetricsConnections = 100 // each kubelet and each Prometheus server opens a few connections
 )
 
 // A Runner runs until ctx is done.

@@ -1,7 +1,7 @@
-// Package webhook injects pods in admission requests of an API server.
+// Package webhook injects queue-proxy into the pods in admission requests from an API server.
 //
 // [Server] runs a [Reviewer], which handles AdmissionReviews of admission.k8s.io/v1. Package inject
-// decides about the pods, so the webhook and the command line have the same results. The
+// makes all decisions, so the webhook and the command line produce the same results. The
 // certificate is read from files, or created and published by [Self].
 //
 // The webhook does not authenticate its clients by default. Therefore, a response only contains
@@ -40,16 +40,16 @@ const (
 	maxReviewBytes = 8 << 20
 	// maxValues is the maximum number of JSON values in a review. A pod of 500 containers with 20
 	// variables each has 31 000 values. A review with more values is refused before its pod is
-	// decoded, because the decoded value {} needs a hundred times its length.
+	// decoded, because the decoded value {} needs a hundred times as much memory as its text.
 	maxValues = 50_000
-	// Reviews and responses that are longer than smallBytes share memoryOfTexts, from the first
-	// byte of the review until the response is written. Shorter ones, which are nearly all, do not
-	// wait while they are received or written, regardless of slow clients.
+	// Reviews and responses that are longer than smallBytes share memoryOfTexts until the response
+	// is written. Shorter reviews and responses, which are by far the most common, do not use this
+	// memory. Therefore, slow clients do not delay them.
 	smallBytes    = 32 << 10
 	memoryOfTexts = 24 << 20
-	// Each review reserves payload.cost bytes while it is decided. Long and short reviews use
+	// Each review reserves payload.cost bytes while it is processed. Long and short reviews use
 	// separate budgets, so that short reviews do not wait for long ones. At most maxShortReviews
-	// short reviews are decided concurrently.
+	// short reviews are processed concurrently.
 	memoryOfLong    = 48 << 20
 	memoryOfShort   = 16 << 20
 	maxShortReviews = 16
@@ -68,16 +68,17 @@ const (
 // A Reviewer handles reviews. It is an [http.Handler] that is safe for concurrent use.
 type Reviewer struct {
 	Options inject.Options // default options; annotations override them
-	Lenient bool           // admit a refused pod without a sidecar and return a warning
+	Lenient bool           // admit pods that cannot be injected, and return a warning; false denies these pods
 	Log     *zap.Logger
 	Metrics *Metrics
 	Events  *Events // nil disables events
 
 	limit time.Duration // maximum time of a review
 
-	// Each slot is a byte of memory: short and long for reviews that are being decided, texts for the
-	// content of long reviews and responses. A review that needs more bytes than a semaphore has waits
-	// until no other review holds any of them. Waiting clients take turns.
+	// Each slot is one byte of memory. short and long limit the memory of the reviews that are being
+	// processed, and texts limits the memory for the content of long reviews and responses. A review
+	// that needs more slots than a semaphore has waits until no other review holds a slot. Waiting
+	// reviews are served round-robin by client address.
 	short, long, texts *fair.Semaphore
 }
 
@@ -90,7 +91,7 @@ func NewReviewer(opts inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 	}
 }
 
-// memory returns a semaphore with one slot for each byte. A connection has at most one review, so
+// memory returns a semaphore with size slots of one byte. A connection has at most one review, so
 // the queue is never full.
 func memory(size int) *fair.Semaphore {
 	return fair.New(fair.Options{Slots: size, Queue: maxConnections})
@@ -114,7 +115,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out, answer, failed := v.decide(ctx, client, p)
 	if more := len(answer) - p.reserved; failed == nil && len(answer) > smallBytes && more > 0 {
 		done, cancel := context.WithCancel(ctx)
-		cancel() // do not wait for memory, because the response would stay in memory
+		cancel() // do not wait for memory, because the response would occupy memory during the wait
 		if slot, err := v.texts.Acquire(done, fair.Request{Client: client, Weight: more}); err == nil {
 			defer slot.Release()
 			p.reserved += more
@@ -220,8 +221,9 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	return p, slot, nil
 }
 
-// answer decides about the object of a review. values is the number of JSON values in the review.
-// The failure is nil or the result of timeoutFailure.
+// answer injects the object of a review, if it is a pod, and returns the outcome and the response.
+// values is the number of JSON values in the review. The failure is nil or the result of
+// timeoutFailure.
 func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) (inject.Outcome, *admissionv1.AdmissionResponse, *failure) {
 	a := &admissionv1.AdmissionResponse{UID: q.UID, Allowed: true}
 	if q.Resource != (metav1.GroupVersionResource{Version: "v1", Resource: "pods"}) || q.SubResource != "" || q.Operation != admissionv1.Create {
@@ -230,8 +232,8 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 	if values > maxValues {
 		return v.refuse(q, a, nil, refusal(inject.TooLarge, fmt.Sprintf("the review exceeds the limit of %d JSON values", maxValues))), a, nil
 	}
-	// The length and the number of values of the review limit the time of each step. The time limit
-	// is checked between the steps.
+	// The limits on the length of the review and on the number of its values bound the duration of
+	// each step. Therefore, it is sufficient to check the time limit between the steps.
 	if ctx.Err() != nil {
 		return inject.Outcome{}, nil, timeoutFailure()
 	}
@@ -264,7 +266,7 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 		a.Warnings = warnings(out.Warnings)
 		v.log(q, pod, out)
 		if out.Confidence == inject.Low && v.Events != nil && !q.DryRun {
-			v.Events.about(q.Namespace, pod, out)
+			v.Events.enqueue(q.Namespace, pod, out)
 		}
 	}
 	a.AuditAnnotations = audit(out)
@@ -275,7 +277,7 @@ func refusal(reason, text string) inject.Outcome {
 	return inject.Outcome{Verdict: inject.Refused, Reason: reason, Text: text}
 }
 
-// refuse denies a pod. If v.Lenient is set, it admits the unchanged pod with a warning.
+// refuse denies a pod. If v.Lenient is set, it instead admits the pod unchanged, with a warning.
 func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse, pod any, out inject.Outcome) inject.Outcome {
 	text := message.Truncate("failed to inject queue-proxy: "+out.Text, maxTextLength)
 	if v.Lenient {
@@ -289,14 +291,15 @@ func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse,
 	return out
 }
 
-// record logs an outcome and creates an event, unless the pod is already injected or opted out.
+// record logs an outcome and creates an event. It ignores pods that are already injected or opted
+// out.
 func (v *Reviewer) record(q *admissionRequest, pod any, out inject.Outcome) {
 	if out.Reason == inject.AlreadyInjected || out.Reason == inject.OptedOut {
 		return
 	}
 	v.log(q, pod, out)
 	if v.Events != nil && !q.DryRun {
-		v.Events.about(q.Namespace, pod, out)
+		v.Events.enqueue(q.Namespace, pod, out)
 	}
 }
 

@@ -142,7 +142,7 @@ func marshal(v any) []byte {
 const goodPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"web-","ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-1","uid":"1234","controller":true}]},` +
 	`"spec":{"containers":[{"name":"web","image":"web:1","ports":[{"name":"http","containerPort":8080}]}]}}`
 
-// golden calls the function test for each pod in the golden pairs, with the options of the pair.
+// golden calls test for each pod in the golden pairs, with the options of the pair.
 func golden(t *testing.T, test func(t *testing.T, pod []byte, opts inject.Options)) {
 	t.Helper()
 	inputs, err := filepath.Glob("../testdata/pairs/*/in.*")
