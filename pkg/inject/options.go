@@ -284,7 +284,7 @@ func parseLock(text string) (map[string]bool, error) {
 				all[o.Name] = all[o.Name] || strings.HasSuffix(o.Name, "-request") || strings.HasSuffix(o.Name, "-limit")
 			}
 		case name == injectOption:
-			return nil, fmt.Errorf("the option %s cannot be locked, because the API server does not call the webhook for pods with the value false", injectOption)
+			return nil, fmt.Errorf("the option %s cannot be locked, because the API server does not send pods with the label value false to the webhook", injectOption)
 		case option.operator:
 			return nil, fmt.Errorf("the option %s cannot be locked, because annotations cannot set it", name)
 		case !known:
