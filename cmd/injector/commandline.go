@@ -17,7 +17,7 @@ Exit codes:
   0  The command succeeded.
   1  The output of --output=diff contains a difference.
   2  An object was refused, or an error occurred. No output was written.
-  3  With --on-refusal=skip, an object was refused, and the output contains it unchanged.
+  3  An object was refused and is unchanged in the output (--on-refusal=skip).
 `
 
 // optionsHelp is the part of the help texts about options.
