@@ -65,7 +65,7 @@ func chartText(name string, text []byte, version string, i images) ([]byte, erro
 		found := 0
 		text = pattern.ReplaceAllFunc(text, func(line []byte) []byte { found++; return []byte(f(string(line))) })
 		if found != want {
-			return nil, fmt.Errorf("%s: got %d lines to set, want %d", name, found, want)
+			return nil, fmt.Errorf("%s: found %d lines that match the pattern, want %d", name, found, want)
 		}
 		return text, nil
 	}

@@ -74,7 +74,7 @@ func parse(args []string, stdout io.Writer) (*release, error) {
 	flags.StringVar(&r.registry, "registry", "", "registry for the images, for example ghcr.io/organization")
 	flags.StringVar(&r.imageFlags, "image-flags", "", "additional flags for the image tool")
 	flags.StringVar(&r.out, "out", "bin/release", "output directory")
-	flags.BoolVar(&r.dry, "dry-run", false, "write the images to archives instead of the registry, and use the unreleased notes if the version has no notes")
+	flags.BoolVar(&r.dry, "dry-run", false, "write the images to archives instead of the registry, and use the section on unreleased changes if the version has no section")
 	flags.BoolVar(&r.short, "short", false, "skip the images and use the build cache for the second build (requires -dry-run)")
 	some := flags.String("platforms", "", "platforms of the release, for example linux/arm64,windows/amd64 (requires -dry-run)")
 	if err := flags.Parse(args); err != nil {

@@ -51,7 +51,7 @@ func (r *release) writeNotes() error {
 	}
 	text, err := notes(string(changelog), r.version)
 	if err != nil && r.dry {
-		r.printf("notes: using the unreleased notes")
+		r.printf("notes: using the section on unreleased changes")
 		text, err = notes(string(changelog), unreleased)
 	}
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *release) buildAgain() error {
 		if err := rebuild(b, p, r.folder(p)); err != nil {
 			return err
 		}
-		r.printf("programs of %s/%s: both builds are identical", p.os, p.arch)
+		r.printf("programs for %s/%s: the two builds are identical", p.os, p.arch)
 	}
 	return nil
 }

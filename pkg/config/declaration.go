@@ -92,13 +92,13 @@ type Timeouts struct {
 	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time until the first byte of the response."`
 	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"Maximum time without data in either direction. It is the only timeout for upgraded connections."`
 	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"Maximum time that a request holds the slot after the client disconnects or receives 504. 0 releases the slot immediately, as in Knative."`
-	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses. If the time expires, the response is 502."`
+	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"Maximum time to retry a connection that the user container refuses."`
 }
 
 // Readiness configures the readiness probes of the user container (docs/promises.md, section 2).
 type Readiness struct {
 	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"Whether 'SERVING_READINESS_PROBE' is an array with one probe for each container."`
-	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container. 'exec' probes are not supported. This setting selects the defaults of Knative unless 'ON_KNATIVE=false' is set."`
+	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"no probe on Knative, otherwise a TCP probe of 'USER_PORT'" desc:"Readiness probe of the user container. 'exec' probes are not supported."`
 	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Whether 'httpGet' probes try HTTP/2 without TLS before HTTP/1.1."`
 }
 
@@ -125,7 +125,7 @@ type Shutdown struct {
 type Limits struct {
 	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of a header section. Longer requests fail with 431, and longer responses with 502."`
 	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"Maximum length in bytes of a request body. A longer request gets 413. 0 means no limit."`
-	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of client connections on both request ports. A further connection closes the longest-idle connection, or waits. 0 derives the limit from the memory and [file descriptors](reliability.md#file-descriptors)."`
+	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of client connections on both request ports. 0 derives the limit from the memory and [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"Maximum time to receive the header section of a request, or the rest of a TLS record (at most 60 s)."`
 	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"Maximum time until the next byte of a request body before the response begins, except for gRPC over HTTP/2. 0 means no limit."`
 	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"Maximum time to send the next 64 KiB of a response, except on upgraded connections."`
@@ -204,7 +204,7 @@ type OTel struct {
 	Protocol           Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector."`
 	MetricsProtocol    Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for metrics."`
 	TracesProtocol     Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"Protocol of the collector for traces."`
-	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Header fields for the collector, in the form 'name=value,...'. The values are never printed."`
+	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Header fields for the collector, in the form 'name=value,...'."`
 	MetricsHeaders     Headers        `envconfig:"OTEL_EXPORTER_OTLP_METRICS_HEADERS" hide:"all" desc:"Header fields of requests that contain metrics. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
 	TracesHeaders      Headers        `envconfig:"OTEL_EXPORTER_OTLP_TRACES_HEADERS" hide:"all" desc:"Header fields of requests that contain traces. They replace 'OTEL_EXPORTER_OTLP_HEADERS'."`
 	Timeout            Duration       `envconfig:"OTEL_EXPORTER_OTLP_TIMEOUT" default:"10000" unit:"milliseconds" desc:"Maximum duration of one push. 0 means 10 s."`

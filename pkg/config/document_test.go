@@ -57,7 +57,7 @@ func TestExampleContainsDefaults(t *testing.T) {
 
 func TestGuideExamplesAreValid(t *testing.T) {
 	blocks := regexp.MustCompile("(?s)```env\n(.*?)```").FindAllStringSubmatch(contents(t, guide), -1)
-	harness.Equal(t, len(blocks), 3, "examples")
+	harness.Equal(t, len(blocks), 2, "examples")
 	for _, block := range blocks {
 		c := readAll(t, assignments(t, block[1]))
 		harness.Equal(t, c.Warnings(false), nil, block[1], "warnings")

@@ -80,7 +80,7 @@ func TestMetricsTLSRejectsInconsistentSettings(t *testing.T) {
 		{env(cert, "c", key, "k", auth, " Require ", ca, "a"), ""},
 		{env(cert, "c", key, "k", auth, "optional", ca, "a"), ""},
 		{env(cert, "c"), cert + " and " + key + ": must be set together"},
-		{env(cert, "c", key, "k", auth, "requier"), auth + `: "requier": must be none, optional or require`},
+		{env(cert, "c", key, "k", auth, "requier"), auth + `: "requier": must be one of none, optional, require`},
 		{env(cert, "c", key, "k", auth, "require"), ca + ": requires " + auth + "=optional or " + auth + "=require"},
 		{env(cert, "c", key, "k", ca, "a"), ca + ": requires " + auth + "=optional or " + auth + "=require"},
 		{env(auth, "require", ca, "a"), auth + ": requires " + cert},

@@ -119,7 +119,7 @@ func (in *reading) validate() {
 	in.validatePorts()
 	requested := &c.Observability.V.RequestMetrics
 	if _, port := c.metricsEndpoint(); port == 0 && requested.Protocol == "prometheus" && requested.Endpoint != "" {
-		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and an unused port from %d to 65535; using port %d",
+		in.warn("%s: requestMetrics.endpoint: %s: the value must contain a host and a free port from %d to 65535; using port %d",
 			c.Observability.Name(), quote(redactURL(requested.Endpoint)), minMetricsPort, c.MetricsPort.V)
 	}
 	in.warnMetricsHost()
@@ -307,7 +307,7 @@ func (m *MetricsTLS) Validate() error {
 	case (m.Cert.V == "") != (m.Key.V == ""):
 		return fmt.Errorf("%s and %s: must be set together", m.Cert.Name(), m.Key.Name())
 	case auth != "" && auth != noClients && !verifies:
-		return fmt.Errorf("%s: %q: must be none, optional or require", m.ClientAuth.Name(), m.ClientAuth.V)
+		return fmt.Errorf("%s: %q: must be one of none, optional, require", m.ClientAuth.Name(), m.ClientAuth.V)
 	case verifies != (m.ClientCA.V != ""):
 		return fmt.Errorf("%s: requires %s=optional or %s=require", m.ClientCA.Name(), m.ClientAuth.Name(), m.ClientAuth.Name())
 	case m.ClientCA.V != "" && m.Cert.V == "":

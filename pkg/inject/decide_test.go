@@ -428,7 +428,7 @@ func TestErrorContainsMostLikelyFlag(t *testing.T) {
 func TestPortOptionOutOfRangeIsRefused(t *testing.T) {
 	for _, port := range []string{"65536", "0", "-1"} {
 		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"web"}]}}`), Options{portOption: port})
-		harness.Equal(t, verdictOf(out)+" "+out.Text, "refused bad-option port: \""+port+"\": must be the name of a port, or a number from 1 to 65535")
+		harness.Equal(t, verdictOf(out)+" "+out.Text, "refused bad-option port: \""+port+"\": must be a port name or a port number from 1 to 65535")
 	}
 }
 

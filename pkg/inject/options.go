@@ -120,7 +120,7 @@ func allOptions() []Option {
 		{Name: "response-start-timeout", variable: c.ResponseStartTimeout.Name(), Text: "The maximum time until the first byte of the response."},
 		{Name: "idle-timeout", variable: c.IdleTimeout.Name(), Text: "The maximum time without data in either direction."},
 		{Name: deadlineOption, variable: c.DrainDeadline.Name(), Text: "The maximum duration of the drain. The default depends on the grace period and the other options."},
-		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The quiet period of the drain, which is the minimum time without a new request."},
+		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The minimum time without a new request before the drain ends."},
 		{Name: drainMinOption, variable: c.DrainMin.Name(), Text: "The minimum duration of the drain. The default is the duration of a preStop hook that only sleeps."},
 		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "The handling of WebSockets, event streams and gRPC streams during the drain. With `end`, the application closes the streams after SIGTERM. With `wait`, the drain waits until the streams are closed."},
 		{Name: "exclude-paths", variable: c.ExcludePaths.Name(), Text: "Paths that are not counted as load."},
@@ -145,7 +145,7 @@ func allOptions() []Option {
 		{Name: "ephemeral-storage-request", Aliases: []string{knative + "ephemeral-storage-resource-request"}, check: isQuantity, Text: "The request for ephemeral storage."},
 		{Name: "ephemeral-storage-limit", Aliases: []string{knative + "ephemeral-storage-resource-limit"}, check: isQuantity, Text: "The limit for ephemeral storage."},
 		{Name: percentOption, Aliases: []string{knative + "resource-percentage", knative + "resourcePercentage"}, check: isPercentage,
-			Text: "The resources of the sidecar as a percentage of those of the application, within the limits of Knative. The other resource options override it."},
+			Text: "The resources of the sidecar as a percentage of the resources of the application, within the limits of Knative. The other resource options override it."},
 
 		{Name: metricsOption, Default: "true", check: isBoolean,
 			Text: "Add the missing `prometheus.io/` annotations."},
@@ -285,7 +285,7 @@ func parseLock(text string) (map[string]bool, error) {
 				all[o.Name] = all[o.Name] || strings.HasSuffix(o.Name, "-request") || strings.HasSuffix(o.Name, "-limit")
 			}
 		case name == injectOption:
-			return nil, fmt.Errorf("the option %s cannot be locked, because the API server does not call the webhook for pods with the value false", injectOption)
+			return nil, fmt.Errorf("the option %s cannot be locked, because the API server does not send pods with the label value false to the webhook", injectOption)
 		case option.operator:
 			return nil, fmt.Errorf("the option %s cannot be locked, because annotations cannot set it", name)
 		case !known:
@@ -478,7 +478,7 @@ func isPort(text string) error {
 
 func isPortOrName(text string) error {
 	if isPort(text) != nil && len(validation.IsValidPortName(text)) > 0 {
-		return fmt.Errorf("%.64q: must be the name of a port, or a number from 1 to 65535", text)
+		return fmt.Errorf("%.64q: must be a port name or a port number from 1 to 65535", text)
 	}
 	return nil
 }
@@ -547,7 +547,7 @@ func checkQuantityLength(text string) error {
 func isPercentage(text string) error {
 	p, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(p > 0 && p <= 100) {
-		return fmt.Errorf("%q: must be greater than 0 and at most 100", text)
+		return fmt.Errorf("%q: must be a positive number of at most 100", text)
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 		{"admin-port", "0", `"0": must be a port from 1 to 65535`},
 		{"cpu-limit", "much", `"much": must be a quantity such as 25m or 32Mi`},
 		{"cpu-limit", "1e33133111", `"1e33133111": must be a quantity such as 25m or 32Mi`}, // parsing the quantity would take seconds
-		{"resource-percentage", "101", `"101": must be greater than 0 and at most 100`},
+		{"resource-percentage", "101", `"101": must be a positive number of at most 100`},
 		{"settings", "USER_PORT=1", `USER_PORT is set with the option port`},
 		{"settings", "QUEUE_DEPTH=1", `QUEUE_DEPTH is set with the option queue-depth`},
 		{"settings", "ON_KNATIVE=true", `the injector sets ON_KNATIVE; remove the line`},

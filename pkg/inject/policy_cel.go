@@ -179,22 +179,22 @@ func (p *policy) conditions() []expression {
 && object.spec.?terminationGracePeriodSeconds.orValue(0) >= 0 && object.spec.?terminationGracePeriodSeconds.orValue(0) <= ` + maxGrace},
 		{"no-budget", "With pod-level resources, the requests of the sidecar are different.", `!has(object.spec.resources)`},
 		{"one-app", "Exactly one container can receive the requests.", ofOptions(`size(` + apps + `) == 1`)},
-		{"one-port", "The pod has exactly one port for requests, and no port has a name that the injection uses.", ofApp(`size(` + portsOfApp + `) == 1
+		{"one-port", "The container has only one port for requests, and no port has a name that the injector adds.", ofApp(`size(` + portsOfApp + `) == 1
 && !(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c, c.?ports.orValue([]).exists(p, p.?name.orValue('') == 'user-port'))
 && !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['` + config.AutoscalerPortName + `', '` + config.MetricsPortName + `'])`)},
 		{"plain-text", "No probe uses HTTPS on the port.", ofPort(`  [app.?readinessProbe, app.?livenessProbe, app.?startupProbe].all(r,
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
-		{"speaks-http", "The port is selected by an option, or there is no evidence against HTTP (see evidenceOf).", ofPort("  wanted != '' ||\n" + servesHTTPCEL(p.opts.get(sureOption) == string(High)))},
-		{"no-other-port", "If the port is not selected by an option or a name for HTTP, no TCP or gRPC probe checks an undeclared port.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
+		{"speaks-http", "An option selects the port, or there is no evidence against HTTP (see evidenceOf).", ofPort("  wanted != '' ||\n" + servesHTTPCEL(p.opts.get(sureOption) == string(High)))},
+		{"no-other-port", "An option or a name for HTTP selects the port, or no TCP or gRPC probe checks an undeclared port.", ofPort(`  wanted != '' || ` + matchesCEL("port.?name.orValue('')", httpName.String()) + `
   || ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, [r.?tcpSocket.?port, r.?grpc.?port].exists(o,
     o.hasValue() && !app.?ports.orValue([]).exists(p, string(p.containerPort) == string(o.value()) || p.?name.orValue('') == string(o.value()))))`)},
-		{"not-proxied", "If no option selects the port, no container is a proxy of another container.", ofOptions("  wanted != '' || " + notProxiedCEL())},
+		{"not-proxied", "An option selects the port, or no container is a proxy of another container.", ofOptions("  wanted != '' || " + notProxiedCEL())},
 		{"name-free", "No other container has a port with the same name.", ofPort(`  ` + stay + `.all(c, c.name == app.name
     || c.?ports.orValue([]).all(p, p.?name.orValue('') != port.?name.orValue('-')))`)},
 		{"ports-free", "For each port of the sidecar, the default or the default plus 10000 is unused.", ofPort("  " + p.portsFree())},
-		{"probes", "The sidecar can run all readiness probes that move: each has one handler and an\nexisting port, and its strings need no escapes in JSON other than quotes.", `object.spec.containers.all(c, !(` + movable + `) || [c.readinessProbe].all(r,
+		{"probes", "The sidecar can run the readiness probes that are moved. Each probe has one handler and an\nexisting port, and quotes are the only characters of its strings that JSON escapes.", `object.spec.containers.all(c, !(` + movable + `) || [c.readinessProbe].all(r,
   size([has(r.httpGet), has(r.tcpSocket), has(r.grpc)].filter(is, is)) == 1
   && !has(r.terminationGracePeriodSeconds)
   && [r.?initialDelaySeconds, r.?timeoutSeconds, r.?periodSeconds, r.?successThreshold, r.?failureThreshold].all(n, n.orValue(0) >= 0)
@@ -405,7 +405,7 @@ func (p *policy) variables() []expression {
   })[0]`, eagerTimeout, eagerPeriod, defaultSuccesses, eagerFailures, defaultTimeout,
 				usual("periodSeconds", defaultPeriod), usual("successThreshold", defaultSuccesses), usual("failureThreshold", defaultFailures))},
 		{"command", "", "[variables.app].map(app, " + hook + ")[0]"},
-		{"holds", "Whether the hook of the sidecar replaces the preStop hook of the application, because there is no hook or it only sleeps.",
+		{"holds", "Whether the hook of the sidecar replaces the preStop hook of the application. This is the case if the hook is missing or only sleeps.",
 			`!has(variables.app.lifecycle) || !has(variables.app.lifecycle.preStop) || has(variables.app.lifecycle.preStop.sleep)
 || [variables.command].exists(command, ` + sleeps + `)`},
 		{"ownPause", "The duration of the replaced hook in seconds.",
@@ -414,7 +414,7 @@ func (p *policy) variables() []expression {
 : variables.holds && size(variables.command) > 0
 ? int(variables.command[size(variables.command) - 1].find('[0-9]+s?\\s*$').find('[0-9]+'))
 : 0`},
-		{"least", "The minimum and maximum duration of the drain, and the grace period of the pod before and after, in seconds.", `[` + cmp.Or(p.opts[drainMinOption], "0") + `, variables.ownPause].max()`},
+		{"least", "The minimum and maximum duration of the drain, and the old and the new grace period of the pod, in seconds.", `[` + cmp.Or(p.opts[drainMinOption], "0") + `, variables.ownPause].max()`},
 		{"grace", "", `int(object.spec.?terminationGracePeriodSeconds.orValue(` + fmt.Sprint(int(defaultGrace.Seconds())) + `))`},
 		{"drain", "", drain},
 		{"longerGrace", "", longer},

@@ -235,7 +235,7 @@ func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:]
 func (in *injection) addPreStopHook() error {
 	path := []string{"spec", "containers", in.app.Name, "lifecycle", "preStop"}
 	if !in.sidecarSettings.replacesHook {
-		in.warn("the preStop hook of container %s is not changed; it must wait until all requests are complete, or call http://localhost:%d/wait-for-drain",
+		in.warn("the preStop hook of container %s is not changed; the hook must wait until all requests are complete, or call http://localhost:%d/wait-for-drain",
 			in.app.Name, in.ports.admin)
 		return nil
 	}

@@ -171,7 +171,7 @@ func (c *Client) scrape(ctx context.Context, s Sidecar) (Sample, error) {
 	}
 	defer res.Body.Close()
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "application/protobuf" {
-		return Sample{}, errors.New("the sidecar is a queue-proxy without metrics")
+		return Sample{}, errors.New("the queue-proxy does not serve metrics")
 	}
 	sample, err := ReadStats(io.LimitReader(res.Body, maxStatus), time.Now())
 	return sample, describe(err)

@@ -97,7 +97,7 @@ func TestScrapeReturnsReasonOfFailure(t *testing.T) {
 		"only statistics": {answer{503, "application/json", refused}, stats, "<nil>"},
 		"metrics are off": {answer{404, "text/plain", "404 page not found\n"}, stats, "<nil>"},
 		"unknown metrics": {answer{200, "text/plain", "up 1\n"}, stats, "<nil>"},
-		"Knative sidecar": {answer{404, "text/plain", "404\n"}, answer{200, "application/protobuf", "\x0a\x03web"}, "the sidecar is a queue-proxy without metrics"},
+		"Knative sidecar": {answer{404, "text/plain", "404\n"}, answer{200, "application/protobuf", "\x0a\x03web"}, "the queue-proxy does not serve metrics"},
 		"forbidden":       {answer{403, "application/json", `{"kind":"Status","message":"pods \"web\" is forbidden"}`}, stats, "forbidden: the permission to get pods/proxy is missing"},
 		"unreachable":     {answer{503, "application/json", strings.Replace(refused, "connection refused", "no route to host", 1)}, stats, "port 9091: no route to host"},
 		"gone":            {answer{404, "application/json", `{"kind":"Status","message":"pods \"web\" not found"}`}, stats, `port 9091: pods "web" not found`},

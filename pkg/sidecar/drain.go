@@ -52,7 +52,7 @@ func (s *sidecar) drain() {
 	timers.Go(func() { s.runDrainTimers(ctx) })
 	outcome := s.proxy.Drain.Wait(ctx)
 	if outcome == proxy.OnlyStreams {
-		s.log.Info("only streams remain; the user container is responsible for closing them", s.inFlight()...)
+		s.log.Info("only streams remain, which the user container must close", s.inFlight()...)
 		s.leave.Do(s.stopAccepting)
 	}
 	cancel()
@@ -216,7 +216,7 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 // refuseHook responds with code to a hook for which no slot is free.
 func (s *sidecar) refuseHook(w http.ResponseWriter, r *http.Request, code int) {
 	if n := s.refusedHooks.Add(time.Now()); n > 0 {
-		s.log.Warn("rejected preStop hooks: too many are waiting", zap.Int("refused", n), zap.String("client", r.RemoteAddr))
+		s.log.Warn("rejected preStop hooks: too many hooks are waiting", zap.Int("refused", n), zap.String("client", r.RemoteAddr))
 	}
 	http.Error(w, "too many waiting preStop hooks", code)
 }

@@ -252,7 +252,7 @@ func TestMissingTelemetryIsReported(t *testing.T) {
 	}{
 		{0, 100, "", true},
 		{0, 0, "", true},
-		{42, 100, "42 % of the lines arrived, the others were dropped", false},
+		{42, 100, "42 % of the lines arrived; the others were dropped", false},
 		{91, 100, "", false},
 		{100, 100, "", false},
 	} {

@@ -140,7 +140,7 @@ func arrived(what string, count func() int, want float64) (note string, err erro
 	case got == 0:
 		return "", fmt.Errorf("no %ss arrived", what)
 	case got < enough:
-		return fmt.Sprintf("%.0f %% of the %ss arrived, the others were dropped", 100*float64(got)/want, what), nil
+		return fmt.Sprintf("%.0f %% of the %ss arrived; the others were dropped", 100*float64(got)/want, what), nil
 	}
 	return "", nil
 }

@@ -54,7 +54,7 @@ func ScaleTime(t testing.TB, try func(scale int) (inTime bool)) {
 	t.Helper()
 	for scale := 1; !try(scale); scale *= 2 {
 		if scale == 512 {
-			t.Fatalf("the timeout expired before the event at scale %d", scale)
+			t.Fatalf("the timeout expired too early, even with all durations multiplied by %d", scale)
 		}
 	}
 }

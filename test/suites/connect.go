@@ -86,7 +86,7 @@ func (e *environment) underTest(subcommand string, v variant) ([]string, error) 
 func runConnect(ctx context.Context, e *environment, mode, configuration string, command ...string) (*result, error) {
 	file := filepath.Join(e.dir, "connect.yaml")
 	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {
-		return nil, fmt.Errorf("configuration of the runner: %w", err)
+		return nil, fmt.Errorf("runner configuration: %w", err)
 	}
 	argv := []string{filepath.Join(e.programs, "connectconformance"), "--mode", mode, "--conf", file, "--"}
 	text, _, err := runProgram(ctx, append(argv, command...)...)

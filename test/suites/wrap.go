@@ -162,7 +162,7 @@ func serveUnderTest(ctx context.Context, args []string) error {
 	}
 	request, err := readMessage(os.Stdin)
 	if err != nil {
-		return fmt.Errorf("read the request of the runner: %w", err)
+		return fmt.Errorf("read the runner's request: %w", err)
 	}
 	request, useTLS, http2, err := plainServerRequest(request, otherVersion)
 	if err != nil {
@@ -232,11 +232,11 @@ func orphaned(ctx context.Context) <-chan struct{} {
 func plainServerRequest(request []byte, otherVersion bool) (plain []byte, useTLS, http2 bool, err error) {
 	values, rest, err := parseFields(request, serverRequestVersion, serverRequestTLS, serverRequestCredentials)
 	if err != nil {
-		return nil, false, false, fmt.Errorf("decode the request of the runner: %w", err)
+		return nil, false, false, fmt.Errorf("decode the runner's request: %w", err)
 	}
 	version := values.varints[serverRequestVersion]
 	if version != 1 && version != 2 {
-		return nil, false, false, fmt.Errorf("invalid HTTP version %d in the request of the runner", version)
+		return nil, false, false, fmt.Errorf("invalid HTTP version %d in the runner's request", version)
 	}
 	if otherVersion {
 		version = 3 - version
@@ -294,7 +294,7 @@ func callUnderTest(ctx context.Context, args []string) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("read the request of the runner: %w", err)
+			return fmt.Errorf("read the runner's request: %w", err)
 		}
 		if request, err = proxies.redirect(request); err != nil {
 			return err
@@ -330,7 +330,7 @@ type proxySet struct {
 func (s *proxySet) redirect(request []byte) ([]byte, error) {
 	values, rest, err := parseFields(request, clientRequestHost, clientRequestPort, clientRequestCertificate)
 	if err != nil {
-		return nil, fmt.Errorf("decode the request of the runner: %w", err)
+		return nil, fmt.Errorf("decode the runner's request: %w", err)
 	}
 	p, err := s.proxyOf(values)
 	if err != nil {

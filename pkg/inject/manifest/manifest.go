@@ -685,7 +685,7 @@ func warnOfFormat(results []*Result) {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("uninject will restore the values of the document but not its layout (anchors, quotes, order of keys, white space), because the difference exceeds %d bytes", maxHunkBytes))
 		}
 		if r.from.reformatted {
-			r.Warnings = append(r.Warnings, "the document cannot be edited in place (anchors, lists on one line); comments are kept, but white space may change")
+			r.Warnings = append(r.Warnings, "the document contains anchors or lists on one line, so it cannot be edited in place; comments are kept, but white space may change")
 		}
 		if r.from.lost || r.from.reformatted {
 			warned = whole

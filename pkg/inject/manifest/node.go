@@ -25,7 +25,7 @@ const (
 )
 
 // errTooLarge is the error for a document that exceeds these limits.
-var errTooLarge = fmt.Errorf("the document exceeds the limit of %d values or %d nested values; split it or use fewer aliases", maxNodes, maxDepth)
+var errTooLarge = fmt.Errorf("the document exceeds the limit of %d values or %d levels of nesting; split it or use fewer aliases", maxNodes, maxDepth)
 
 // errAliases is the error for a document that exceeds maxAliased.
 var errAliases = fmt.Errorf("the aliases of the document expand to more than %d values; use fewer aliases, or split the document", maxAliased)

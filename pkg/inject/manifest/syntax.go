@@ -43,7 +43,7 @@ func syntaxErrors() []syntaxError {
 		{words: []string{"found unexpected end of stream", "found unexpected document indicator"}, text: "the closing quote of a string is missing"},
 		{words: []string{"cannot start any token"}, text: "a value starts with a reserved character, such as @, % or `; put the value in quotes"},
 		{words: []string{"unknown escape character", "hexdecimal number", "Unicode character escape code"}, text: escape},
-		{words: []string{"expected alphabetic or numeric character", "found unexpected non-alphabetical character"}, text: "the name of an anchor (&) or an alias (*) is missing; if a string starts with & or *, put it in quotes"},
+		{words: []string{"expected alphabetic or numeric character", "found unexpected non-alphabetical character"}, text: "an anchor (&) or an alias (*) has no name; if a string starts with & or *, put it in quotes"},
 		{words: []string{"block sequence entries are not allowed"}, text: "a list item is not allowed here; begin the list on a separate line"},
 		{words: []string{"mapping keys are not allowed"}, text: "a key with ? is not allowed here"},
 		{words: []string{"incompatible YAML document"}, search: true, text: directive},

@@ -66,7 +66,7 @@ func addConnections(r *registry, g *Gauges) {
 	}
 	pool("queue_proxy_client_connections", "Number of open client connections.",
 		"Number of new connections that wait for the limit.", clients)
-	r.counter("queue_proxy_client_connections_total", "Number of client connections that were accepted, evicted (closed for a new connection), or refused (the pod stopped).",
+	r.counter("queue_proxy_client_connections_total", "Number of client connections by result: accepted, evicted for a new connection, or refused because the pod stopped.",
 		func(add func(float64, ...string)) {
 			p := clients()
 			add(float64(p.Accepted), "accepted")

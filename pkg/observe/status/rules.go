@@ -798,7 +798,7 @@ func checkQueue(e *evidence) (m match, ok bool) {
 	case e.silent():
 		app := e.app()
 		m.problem = "the slots are used by WebSockets or long responses"
-		m.numbers += fmt.Sprintf("; %s and %s in progress use slots", message.Count(app.Upgraded, "upgraded connection"), message.Count(app.Responding, "response"))
+		m.numbers += fmt.Sprintf("; slots are held by %s and %s in progress", message.Count(app.Upgraded, "upgraded connection"), message.Count(app.Responding, "response"))
 		m.action = "Increase the concurrency limit, or add pods. A WebSocket uses a slot until it is closed."
 	default:
 		if text := e.stalledText(); text != "" {

@@ -445,7 +445,7 @@ var ruleTests = []ruleTest{
 		b.sources.App = func(time.Duration) observation.AppRequests { return observation.AppRequests{Upgraded: 2} }
 		b.sampled(60, func() {})
 	}, "p99 100µs in the queue, p50 23ms in the application in the last 1m10s; 5 queued, the oldest for 8s; limit 2; " +
-		"2 upgraded connections and 0 responses in progress use slots", medium, 59 * time.Second},
+		"slots are held by 2 upgraded connections and 0 responses in progress", medium, 59 * time.Second},
 	{"WebSockets and a long request in the slots", "queue-wait", func(b *Board) {
 		b.sampled(10, func() { b.observe(10, observation.OK, 20*time.Millisecond) })
 		b.loaded(2, 5)
@@ -454,7 +454,7 @@ var ruleTests = []ruleTest{
 		b.sources.App = func(time.Duration) observation.AppRequests { return app }
 		b.sampled(60, func() {})
 	}, "p99 100µs in the queue, p50 23ms in the application in the last 1m10s; 5 queued, the oldest for 8s; limit 2; " +
-		"1 upgraded connection and 0 responses in progress use slots", medium, 59 * time.Second},
+		"slots are held by 1 upgraded connection and 0 responses in progress", medium, 59 * time.Second},
 	{"slower at the limit", "queue-wait", func(b *Board) { b.fillQueue(100 * time.Millisecond) },
 		"p99 1s in the queue, p50 108ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
 	{"local ports", "resources", func(b *Board) {

@@ -51,10 +51,10 @@ func get(ctx context.Context, client *http.Client, address string) (s snapshot, 
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return s, fmt.Errorf("the response of %s is %s, not the status of a sidecar; check STATUS_PORT", address, res.Status)
+		return s, fmt.Errorf("the response from %s is %s, not the status of a sidecar; check STATUS_PORT", address, res.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&s); err != nil {
-		return s, fmt.Errorf("the response of %s is not the status of a sidecar; check STATUS_PORT: %w", address, err)
+		return s, fmt.Errorf("the response from %s is not the status of a sidecar; check STATUS_PORT: %w", address, err)
 	}
 	return s, nil
 }

@@ -67,7 +67,7 @@ func (d *document) split() (before, tables, after string, err error) {
 	before, rest, ok := strings.Cut(string(text), beginMark)
 	tables, after, ok2 := strings.Cut(rest, endMark)
 	if !ok || !ok2 {
-		return "", "", "", fmt.Errorf("%s: the markers of make limits were not found", d.page)
+		return "", "", "", fmt.Errorf("%s: the markers of the generated tables were not found", d.page)
 	}
 	return before, tables, after, nil
 }
