@@ -64,7 +64,7 @@ type commandLine struct {
 // probing is the command that is selected by the flags of an exec probe.
 const probing = "probe"
 
-// commandNames returns the commands of a command line.
+// commandNames returns the commands that a user can specify.
 func commandNames() []string { return []string{"serve", "why", "config", "version", "help"} }
 
 // parse parses the arguments of the program.

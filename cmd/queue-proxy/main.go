@@ -58,7 +58,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		fmt.Fprintln(stderr, err)
 		if line.command == "serve" {
-			lastWords(err)
+			writeTerminationMessage(err)
 		}
 	}
 	if err != nil || !ok {
@@ -132,8 +132,8 @@ func signalName(s os.Signal) zap.Field {
 	return zap.String("signal", name)
 }
 
-// lastWords writes err to the termination log, which kubectl describe pod shows.
-func lastWords(err error) {
+// writeTerminationMessage writes err to the termination log, which kubectl describe pod shows.
+func writeTerminationMessage(err error) {
 	if f, openErr := os.OpenFile(terminationLog, os.O_WRONLY|os.O_APPEND, 0); openErr == nil {
 		fmt.Fprintln(f, err)
 		f.Close()
