@@ -130,8 +130,8 @@ var sections = []section{
 	},
 }
 
-// A target is the maximum of a measure. The median of peer must be at most limit times the median of against. If
-// against is empty, the median of peer must be at most limit.
+// A target limits a measure of a peer. The median of peer must be at most limit times the median of against. If against
+// is empty, the median of peer must be at most limit.
 type target struct {
 	measure, peer, against string
 	limit                  float64
@@ -294,7 +294,8 @@ func targetCells(r *Results) table {
 	return t
 }
 
-// findRow returns the first row of a measure and its section. It panics if there is none.
+// findRow returns the first row of a measure, and the section of this row. It panics if there is
+// none.
 func findRow(id string) (section, row) {
 	for _, s := range sections {
 		for _, m := range s.rows {

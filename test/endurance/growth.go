@@ -28,7 +28,7 @@ type series map[string][]float64
 
 // sampleGauges samples the gauges of the sidecar until stop is called. The stop function
 // returns the samples.
-func sampleGauges(ctx context.Context, at *place, every time.Duration) (stop func() series) {
+func sampleGauges(ctx context.Context, at *parameters, every time.Duration) (stop func() series) {
 	ctx, cancel := context.WithCancel(ctx)
 	result := make(chan series)
 	go func() {
@@ -52,7 +52,7 @@ func sampleGauges(ctx context.Context, at *place, every time.Duration) (stop fun
 }
 
 // add adds a sample. It adds nothing if the sidecar does not respond.
-func (s series) add(ctx context.Context, at *place) {
+func (s series) add(ctx context.Context, at *parameters) {
 	text, err := fetch(ctx, "http://"+at.Metrics+"/metrics")
 	if err != nil {
 		return
