@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// growthGauges returns the metrics of the sidecar that must not grow during the row for -hour.
+// growthGauges returns the gauges that must not grow during a row of an hour: metrics of the
+// sidecar, and connectionsGauge.
 func growthGauges() []string {
 	return []string{
 		"queue_proxy_process_resident_memory_bytes", "queue_proxy_process_open_fds",
@@ -19,8 +20,8 @@ func growthGauges() []string {
 	}
 }
 
-// connectionsGauge is the name of the gauge for connections to the application. It is not
-// a metric of the sidecar.
+// connectionsGauge is the number of connections to the application. It is not a metric of the
+// sidecar.
 const connectionsGauge = "connections to the application"
 
 // A series contains one value per sample for each gauge.

@@ -39,7 +39,7 @@ func (l *line) verdict() string {
 	if l.outcomes[direct] == nil || l.outcomes[sidecar] == nil {
 		return alone
 	}
-	most := manyConnections // at least this value, because the other variants can use a single connection
+	most := manyConnections // minimum, because a limit derived from a single connection would be too low
 	for v, out := range l.outcomes {
 		if v != sidecar {
 			most = max(most, out.connections)

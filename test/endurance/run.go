@@ -14,7 +14,7 @@ import (
 type outcome struct {
 	result
 	connections int      // highest number of connections to the application
-	gauges      []string // description of each gauge that grows in the row for -hour
+	gauges      []string // values of the gauges in a row of an hour
 	notes       []string // counters and output that help to find the cause of failures
 }
 
@@ -77,7 +77,7 @@ func (out *outcome) check(ctx context.Context, at *parameters, v variant, app, p
 	out.notes = append(out.notes, failureCounters(ctx, at)...)
 }
 
-// samplesOfHour is the number of samples of the row for -hour.
+// samplesOfHour is the number of samples in a row of an hour.
 const samplesOfHour = 240
 
 // checkGrowth adds a failure for each gauge that grows.

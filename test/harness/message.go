@@ -20,7 +20,7 @@ type Message struct {
 	Fields   []string // "name: value" with a lower-case name
 	Body     string
 	Trailers []string // in the format of Fields
-	Complete bool     // the message ends at its length or last chunk and is not truncated
+	Complete bool     // the message has a length, a last chunk or no body; false if the connection marks its end
 }
 
 // Method returns the method of a request.
