@@ -20,8 +20,8 @@ func growthGauges() []string {
 	}
 }
 
-// connectionsGauge is the number of connections to the application. It is not a metric of the
-// sidecar.
+// connectionsGauge is the name of the gauge that counts the connections to the application. It is
+// not a metric of the sidecar.
 const connectionsGauge = "connections to the application"
 
 // A series contains one value per sample for each gauge.

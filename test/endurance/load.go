@@ -28,7 +28,7 @@ type options struct {
 	reply    int           // number of bytes of content in a response message
 	delay    time.Duration // time that the application waits before it responds
 	deadline time.Duration // deadline of a call; 0 means none
-	share    int           // one of this number of calls has a deadline; 0 means all calls
+	share    int           // one of every share calls has a deadline; 0 means all calls
 	cancel   time.Duration // calls are canceled at a random time between 0 and twice this time; 0 means never
 	path     string        // path and query of an HTTP request
 	count    int           // number of messages in a stream, or number of variants of a call
@@ -188,7 +188,7 @@ func (l *load) tlsConfig() (*tls.Config, error) {
 type content []byte
 
 // maxContent is the maximum size of a message in bytes. seeds is the number of different messages
-// of the same size. The message for a seed begins at this offset in the content.
+// of the same size. A message with seed n begins at offset n of the content.
 const (
 	maxContent = 8 << 20
 	seeds      = 97

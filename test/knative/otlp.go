@@ -19,8 +19,8 @@ import (
 	netheader "knative.dev/networking/pkg/http/header"
 )
 
-// A collector receives telemetry. It stores OTLP over HTTP, and it only acknowledges OTLP over
-// gRPC and Zipkin spans.
+// A collector receives telemetry. It records the data that it receives in OTLP over HTTP. It
+// acknowledges OTLP over gRPC and Zipkin spans, but does not decode them.
 type collector struct {
 	mu          sync.Mutex
 	instruments map[string]Instrument

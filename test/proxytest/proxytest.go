@@ -67,8 +67,8 @@ type Proxy struct {
 	observations []observation.Observation
 }
 
-// Start starts a proxy in front of an app. If change is not nil, it can modify the parts of the
-// proxy before it serves.
+// Start starts a proxy in front of an app. If change is not nil, Start calls it before the proxy
+// accepts connections, so that change can modify the proxy and the options.
 func Start(t testing.TB, app *harness.App, change func(*proxy.Proxy, *Options)) *Proxy {
 	t.Helper()
 	return StartOn(t, app.Port, change)

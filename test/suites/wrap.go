@@ -227,8 +227,9 @@ func orphaned(ctx context.Context) <-chan struct{} {
 	return ended
 }
 
-// plainServerRequest returns a request for a server without TLS. It also returns whether
-// the request was for TLS, and whether the server supports HTTP/2.
+// plainServerRequest replaces the TLS fields and the HTTP version in a request of the runner. The
+// returned request starts a server without TLS. useTLS reports whether the runner requested TLS,
+// and http2 reports whether the server must support HTTP/2.
 func plainServerRequest(request []byte, otherVersion bool) (plain []byte, useTLS, http2 bool, err error) {
 	values, rest, err := parseFields(request, serverRequestVersion, serverRequestTLS, serverRequestCredentials)
 	if err != nil {

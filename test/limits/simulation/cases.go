@@ -17,7 +17,7 @@ type Case struct {
 }
 
 const (
-	// Ceiling is the maximum of the adaptive limit in all cases.
+	// Ceiling is the maximum of the adaptive limit in every simulation.
 	Ceiling = 100
 
 	// Settled is the time at which the adaptive limit must be stable. The measurement starts at

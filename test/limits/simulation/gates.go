@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
-// A Gate admits requests to the application. [adapt.Limiter] is one.
+// A Gate admits requests to the application. [adapt.Limiter] implements Gate.
 type Gate interface {
 	State() observation.LimitState
 	Free() bool
@@ -20,7 +20,8 @@ type Gate interface {
 	Tick(now time.Time, waited time.Duration)
 }
 
-// plain is a gate that counts all requests that hold a slot.
+// plain is a Gate without special cases for streams and slow clients. Each admitted request holds a
+// slot until it ends.
 type plain struct {
 	running int
 	since   map[*adapt.Slot]plainSlot
@@ -61,9 +62,9 @@ type fixed int
 func (f fixed) limit() int                             { return int(f) }
 func (fixed) done(time.Time, time.Duration, int, bool) {}
 
-// Gradient2 returns the limit of the same name from Netflix's library concurrency-limits, with
-// its default settings: windows of one second, a long average of 600 windows, and a limit from
-// 20 to most.
+// Gradient2 returns a Gate with the algorithm Gradient2 of Netflix's concurrency-limits library and
+// its default settings: windows of one second, a long average of 600 windows, and a minimum of 20.
+// most is the maximum of the limit.
 func Gradient2(most int) Gate {
 	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &gradient2{estimate: min(20, float64(most)), max: float64(most)}}
 }
@@ -111,7 +112,8 @@ func (g *gradient2) update(short float64, inFlight int) {
 	g.estimate = max(min(20, g.max), min(g.max, next))
 }
 
-// Vegas returns the limit of the same name from Netflix's library concurrency-limits.
+// Vegas returns a Gate with the algorithm Vegas of Netflix's concurrency-limits library. most is
+// the maximum of the limit.
 func Vegas(most int) Gate {
 	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &vegas{estimate: min(20, float64(most)), max: float64(most)}}
 }

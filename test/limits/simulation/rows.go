@@ -18,7 +18,7 @@ type Row struct {
 	What  string
 	App   func() App
 	Load  Load
-	Sweep []int         // fixed limits near the best limit; the ceiling is added
+	Sweep []int         // fixed limits to compare, in addition to Ceiling
 	Warm  time.Duration // end of the warm-up; 0 means 30 s
 	For   time.Duration // total time; 0 means 90 s
 	Avoid string        // reason not to use the adaptive limit for this row; empty if the row meets the criteria
@@ -46,7 +46,8 @@ func firsts(n int, kind *Kind) func(client, number int) *Kind {
 	}
 }
 
-// alternating returns kinds for clients that alternate between fast and slow calls.
+// alternating returns the kind of the request with the given number. A client alternates between
+// fast and slow requests.
 func alternating(number int) *Kind {
 	if number%2 == 0 {
 		return &Kind{Scale: 0.1}
@@ -58,8 +59,8 @@ func poolOf(workers int, mean time.Duration) func() App {
 	return func() App { return &Pool{Workers: workers, Time: mean, Spread: 1} }
 }
 
-// rejecting returns an application that processes a number of requests and immediately
-// rejects the other requests.
+// rejecting returns an application that immediately rejects requests while more than limit requests
+// are in progress.
 func rejecting(limit func(at time.Duration) int) func() App {
 	return func() App {
 		return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Errors: func(at time.Duration, inApp int) float64 {
@@ -71,8 +72,7 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function that returns the parameter before at times before moment, and the
-// parameter later at other times.
+// after returns a function of time whose value changes from before to later at the given moment.
 func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
@@ -121,10 +121,10 @@ func openRows() []Row {
 	}
 }
 
-// pollRows returns rows in which a large share of the requests takes seconds and uses no worker.
+// pollRows returns rows with many requests that use no worker, but take several seconds.
 func pollRows() []Row {
 	sixteen := func() App { return &Pool{Workers: 16, Time: 100 * ms, Spread: 0.2} }
-	mixture := func(slow int) func(client, number int) *Kind { // slow is the number of slow requests among 20 requests
+	mixture := func(slow int) func(client, number int) *Kind { // slow is the number of slow requests in 20 requests
 		return func(client, number int) *Kind {
 			if (number*7+client*3)%20 < slow {
 				return &Kind{Hold: 3 * time.Second}
@@ -220,7 +220,7 @@ func problemRows() []Row {
 	}
 }
 
-// phaseRows returns rows with rare bursts and with a slow phase.
+// phaseRows returns a row with rare bursts, and a row with a slow phase.
 func phaseRows() []Row {
 	return []Row{
 		{Name: "rare bursts", What: "32 workers, 50 ms, 64 requests every 10 s", App: func() App { return &Pool{Workers: 32, Time: 50 * ms, Spread: 0.2} },
@@ -368,8 +368,8 @@ func usualRows() []Row {
 	return rows
 }
 
-// AdviceRows returns the rows of applications that are not full most of the time. If the
-// reported limit is used as a fixed limit, it must not reduce the goodput.
+// AdviceRows returns the rows of applications that have free capacity most of the time. The settled
+// limit must not reduce the goodput if it is used as a fixed limit.
 func AdviceRows() []Row {
 	slowPhases := func(at time.Duration) float64 {
 		if at%(20*time.Second) < 10*time.Second {
@@ -522,7 +522,7 @@ func (r *Row) Best() (limit int, best, ceiling Result) {
 // limit.
 const (
 	LeastOfBest    = 0.85 // minimum ratio of the goodput to the goodput with the best fixed limit
-	MostP99        = 1.5  // maximum ratio of the 99th percentile to that with the best fixed limit
+	MostP99        = 1.5  // maximum ratio of the 99th percentile to the 99th percentile with the best fixed limit
 	LeastOfCeiling = 0.97 // minimum ratio of the goodput to the goodput with the ceiling as a fixed limit
 )
 

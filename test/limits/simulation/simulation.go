@@ -36,7 +36,7 @@ type Kind struct {
 	Patience time.Duration // the client disconnects after this time; 0 means never
 	Aside    bool          // the requests are not included in the result
 	Path     uint32        // hash of the path; 0 means unknown
-	Every    time.Duration // the application responds at the next multiple of this time without using a worker; 0 means that it is not used
+	Every    time.Duration // the application responds at the next multiple of this time without using a worker; 0 means that Hold applies
 }
 
 var usualKind Kind
@@ -241,7 +241,8 @@ func (w *world) arrive(client int) {
 	w.admit()
 }
 
-// oldest returns when the first queued request arrived.
+// oldest returns the arrival time of the first queued request, or the current time if no request is
+// queued.
 func (w *world) oldest() int64 {
 	w.skip()
 	if w.first == nil {
