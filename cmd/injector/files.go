@@ -152,8 +152,8 @@ func readPath(path string, limit int) ([]input, error) {
 	return inputs, err
 }
 
-// print writes the files to the standard output. It sets the exit code if a difference is not
-// empty.
+// print writes the files to the standard output. It sets the exit code to differs if output is
+// "diff" and a file would change.
 func (c *command) print(output string, inputs []input, files []*manifest.File) error {
 	if output == "yaml" {
 		return c.printYAML(files)

@@ -61,7 +61,7 @@ type commandLine struct {
 	probe   execProbe
 }
 
-// probing is the command that is selected by the flags of an exec probe.
+// probing is the command that the flags of an exec probe select.
 const probing = "probe"
 
 // commandNames returns the commands that a user can specify.

@@ -100,7 +100,7 @@ func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
 // immediately.
 func serve(c *config.Config) error {
 	if !c.Profiling.V {
-		runtime.MemProfileRate = 0 // the memory profile grows with each new stack, by megabytes under load
+		runtime.MemProfileRate = 0 // disable the memory profile, which stores each stack and requires megabytes of memory under load
 	}
 	started := time.Now()
 	log, level, warnings := sidecar.NewLogger(c)

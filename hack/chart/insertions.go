@@ -147,8 +147,8 @@ func (t *template) at(o object, in insertion, f func(parent *yaml.Node, at int))
 	return nil
 }
 
-// namespaces replaces the namespace of the overlays with the release namespace, and the
-// excluded namespaces with the value of the chart.
+// namespaces replaces the namespace of the overlays with the release namespace, and the list of
+// excluded namespaces with the value namespaces.exclude of the chart.
 func (t *template) namespaces(node *yaml.Node, key string) {
 	switch node.Kind {
 	case yaml.ScalarNode:

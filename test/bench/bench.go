@@ -366,18 +366,18 @@ func (b *bench) startsOf(ctx context.Context, app *runningApp, peers []*peer, id
 // settle is the time that a new process gets for background work after its first response.
 const settle = 500 * time.Millisecond
 
-// many is the number of concurrent connections in the memory measurement.
+// many is the maximum number of concurrent connections in the memory measurement.
 const many = 1000
 
-// A busyRow is a number of connections that all have requests in progress.
+// A busyRow is a memory measurement in which each connection has a request in progress.
 type busyRow struct {
 	most        string // row with the maximum memory; empty if there is none
 	connections int
 	each        string // row with the memory per connection; empty if there is none
 }
 
-// memory measures the memory of new processes: the idle memory, and the maximum with requests
-// in progress on all connections, for each protocol.
+// memory measures the memory of new processes without requests and, for each protocol, the maximum
+// memory with a request in progress on each connection.
 func (b *bench) memory(ctx context.Context, app *runningApp, n int) error {
 	for _, kind := range []struct {
 		client client

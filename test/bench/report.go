@@ -225,7 +225,8 @@ func ratioText(v float64, ok bool) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// notes returns the notes for the cells in a section. It merges equal notes on several rows of a peer.
+// notes returns the notes for the cells in a section. If several rows of a peer have the same note,
+// it occurs only once.
 func (s *section) notes(r *Results) []string {
 	var all []string
 	for _, p := range s.peers {
@@ -468,8 +469,8 @@ func markdown(r *Results, plotName string) []byte {
 	return b.Bytes()
 }
 
-// mergedTables returns the tables of the document. Successive sections with the same columns are one table, in which
-// each section begins with a line that contains its title and notes.
+// mergedTables returns the tables of the document. Successive sections with the same columns are merged into one table,
+// in which each section begins with a line for its title and notes.
 func mergedTables(r *Results) []table {
 	var all []table
 	for i := range sections {

@@ -185,7 +185,8 @@ const (
 	endMarker   = "<!-- /endurance -->"
 )
 
-// writeTo writes the lines of r into the table between the markers of a document. It keeps the lines of other rows.
+// writeTo updates the table between the markers of a document with the lines of r. It keeps the lines of rows that did
+// not run.
 func (r *report) writeTo(page string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {

@@ -106,7 +106,7 @@ func (m *Message) ReadBody(r *bufio.Reader) error {
 		}
 		m.Complete = true
 		return m.readContent(r, n)
-	case strings.HasPrefix(m.Start, "HTTP/"): // without framing, the body of a response ends with the connection
+	case strings.HasPrefix(m.Start, "HTTP/"): // without a length or a coding, the body of a response ends when the connection is closed
 		b, err := io.ReadAll(r)
 		m.Body += string(b)
 		return err

@@ -137,8 +137,8 @@ func (c *collector) runtimeMetrics() map[string]Instrument {
 	return all
 }
 
-// The Go runtime metrics have the same types as in Knative: a metric that can decrease is a sum
-// that is not monotonic.
+// The Go runtime metrics have the same types as in Knative. For example, a metric that can decrease
+// is a sum that is not monotonic.
 func runtimeMetricsHaveKnativeTypes(t *testing.T, r *Release) {
 	want := r.RuntimeMetrics(t)
 	c := startCollector(t)

@@ -39,7 +39,7 @@ import (
 type Options struct {
 	rewrite.ServerSettings
 
-	Reference  bool // serve with package reference instead of the engines
+	Reference  bool // use package reference instead of the engines
 	TLS        bool // clients connect over TLS
 	Narrow     bool // minimize the buffers of the sockets to clients
 	UnknownApp bool // do not detect the protocol of the app at startup

@@ -259,7 +259,7 @@ func (e *environment) serverResponse(p *proxy, useTLS bool) ([]byte, error) {
 	return appendBytes(response, serverResponseCertificate, cert), err
 }
 
-// address returns the address in two fields of a message.
+// address returns the address with the host and the port in the given fields of a message.
 func (f fields) address(host, portNumber protowire.Number) string {
 	return net.JoinHostPort(string(f.bytes[host]), strconv.FormatUint(f.varints[portNumber], 10))
 }

@@ -118,8 +118,8 @@ func (g *grpcConn) take(f http2.Frame) error {
 	return nil
 }
 
-// answer adds a complete request, if any, and sends responses as far as the window of the
-// connection allows.
+// answer queues the response to a complete request, if ended is true, and sends as many queued
+// responses as the window of the connection allows.
 func (g *grpcConn) answer(stream uint32, ended bool) error {
 	if ended {
 		g.waiting = append(g.waiting, stream)

@@ -25,7 +25,7 @@ type group struct {
 	upload time.Duration // time during which the client sends one byte of the request body per second
 	read   time.Duration // pause before the response is read
 	socket bool          // the clients open WebSockets
-	burst  time.Duration // the client sends requests for one fifth of this interval; 0 means without pauses
+	burst  time.Duration // the client pauses for four fifths of this interval; 0 means no pauses
 	after  time.Duration // time before the first request; at most half of the warm-up
 }
 

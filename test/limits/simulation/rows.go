@@ -26,7 +26,7 @@ type Row struct {
 
 const ms = time.Millisecond
 
-// often returns a function that selects kind for one request in n.
+// often returns a function that returns kind for one of n requests, and nil for the others.
 func often(n int, kind *Kind) func(client, number int) *Kind {
 	return func(client, number int) *Kind {
 		if (number*7+client*3)%n == 0 {
@@ -36,7 +36,8 @@ func often(n int, kind *Kind) func(client, number int) *Kind {
 	}
 }
 
-// firsts returns a function that selects kind for the requests of the first n clients.
+// firsts returns a function that returns kind for the requests of the first n clients, and nil for
+// the others.
 func firsts(n int, kind *Kind) func(client, number int) *Kind {
 	return func(client, _ int) *Kind {
 		if client < n {
@@ -253,7 +254,7 @@ func phaseRows() []Row {
 // clients that wait after an error.
 func changeRows() []Row {
 	workers := func(n int) func() App { return func() App { return &Pool{Workers: n, Time: 60 * ms} } }
-	paths := func(first int) func(client, number int) *Kind { // paths returns path 1 for the first clients, and path 2 for the other clients
+	paths := func(first int) func(client, number int) *Kind { // path 1 for the first clients, and path 2 for the others
 		return func(client, _ int) *Kind {
 			if client < first {
 				return &Kind{Path: 1}

@@ -24,8 +24,8 @@ type Load struct {
 	Backoff time.Duration                         // time that a client waits after an error
 }
 
-// A Kind describes requests that differ from the others. The zero value describes usual
-// requests.
+// A Kind describes the behavior of a request and its client. The zero value describes a usual
+// request.
 type Kind struct {
 	Upload   time.Duration // the client sends the request body for this time
 	Read     time.Duration // the client reads the response for this time
