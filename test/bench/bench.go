@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// concurrency is the concurrency limit of the peers that support such a limit. They check it
-	// for each request, but the loads never reach it.
+	// concurrency is the concurrency limit of the peers that support such a limit. The peers check
+	// the limit for each request, but the loads do not reach it.
 	concurrency = 1000
 
 	// openRate, in requests per second, and openConnections define the load of the latency
@@ -271,7 +271,7 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 		before = append(before, provide(p.certDir, at.Cert, at.Key))
 	}
 	if in.quota != nil {
-		before = append(before, in.quota.add) // last, because add waits until the CPU time that was used before no longer reduces the quota
+		before = append(before, in.quota.add) // add must be last, because it waits until earlier use of CPU time no longer reduces the quota
 	}
 	g.before = func(pid int) error {
 		for _, f := range before {
@@ -623,9 +623,9 @@ func (b *bench) loadAll(ctx context.Context, l *load, peers []*running, direct *
 	return b.failed(ctx, "rate/"+l.id, appAlone, err)
 }
 
-// paired compares queue-proxy with HAProxy for loads with similar results. It measures both in
-// pairs, one immediately after the other, and records the ratio of each pair. A slow change in the
-// speed of the machine affects both measurements of a pair.
+// paired compares queue-proxy with HAProxy for loads with similar results. It measures one of them
+// immediately after the other, and records the ratio of each pair of measurements. A slow change in
+// the speed of the machine affects both measurements of a pair.
 func (b *bench) paired(ctx context.Context, peers []*running, n int) error {
 	find := func(name string) *running {
 		i := slices.IndexFunc(peers, func(r *running) bool { return r.name() == name })

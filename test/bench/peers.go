@@ -128,9 +128,9 @@ func findPeers(bin string) (peers, variants []*peer, err error) {
 
 // queueProxy runs queue-proxy or Knative's queue-proxy as Knative does, with all features that have
 // a cost: a limit that is never reached, all three timeouts, statistics and request metrics. The
-// request log and tracing are off by default. The settings in more override the defaults. They are
-// templates that can contain fields of parameters. Knative's queue-proxy has no settings for the
-// ports 8022 and 9090, and no STATUS_PORT.
+// request log and tracing are off by default. more contains further settings, which override the
+// defaults. They are templates that can contain fields of parameters. Knative's queue-proxy has no
+// settings for the ports 8022 and 9090, and no STATUS_PORT.
 func queueProxy(more ...string) func(string, *parameters) ([]string, []string, error) {
 	return func(program string, at *parameters) ([]string, []string, error) {
 		_, appPort, err := net.SplitHostPort(at.App)

@@ -130,8 +130,8 @@ var sections = []section{
 	},
 }
 
-// A target limits a measure of a peer. The median of peer must be at most limit times the median of against. If against
-// is empty, the median of peer must be at most limit.
+// A target limits a measure of a peer. The median of the peer must not exceed limit times the median of the peer
+// against. If against is empty, limit is an absolute value.
 type target struct {
 	measure, peer, against string
 	limit                  float64

@@ -168,8 +168,8 @@ func instruct(ctx context.Context, do instructions) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, instructionField, do.String())
 }
 
-// unaryCall makes one unary call. If only one of p.share calls has a deadline, only these calls
-// request a delayed response.
+// unaryCall makes one unary call. The application delays its response by p.delay. If p.share is
+// greater than 1, it only delays the responses to calls with a deadline.
 func unaryCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, bounded := p.callContext(ctx, n)
 	defer cancel()

@@ -28,7 +28,7 @@ type options struct {
 	reply    int           // number of bytes of content in a response message
 	delay    time.Duration // time that the application waits before it responds
 	deadline time.Duration // deadline of a call; 0 means none
-	share    int           // one of every share calls has a deadline; 0 means all calls
+	share    int           // every share-th call has a deadline; 0 means that every call has one
 	cancel   time.Duration // calls are canceled at a random time between 0 and twice this time; 0 means never
 	path     string        // path and query of an HTTP request
 	count    int           // number of messages in a stream, or number of variants of a call

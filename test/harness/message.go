@@ -20,7 +20,7 @@ type Message struct {
 	Fields   []string // "name: value" with a lower-case name
 	Body     string
 	Trailers []string // in the format of Fields
-	Complete bool     // the message has a length, a last chunk or no body; false if the connection marks its end
+	Complete bool     // the end of the body is marked by a length or the last chunk, or there is no body
 }
 
 // Method returns the method of a request.

@@ -80,7 +80,7 @@ func repeat(path string, n int) (all []string) {
 	return all
 }
 
-// change returns a function for app.changed. The factor is 1 before 35 s, and factor from then on.
+// change returns a function for app.changed. Its value is 1 before 35 s, and factor afterwards.
 func change(factor float64) func(time.Duration) float64 {
 	return func(at time.Duration) float64 {
 		if at < 35*time.Second {

@@ -64,9 +64,8 @@ func (fixed) done(time.Time, time.Duration, int, bool) {}
 
 // Gradient2 returns a Gate with the algorithm Gradient2 of Netflix's concurrency-limits library and
 // its default settings: windows of one second, a long average of 600 windows, and a minimum of 20.
-// most is the maximum of the limit.
-func Gradient2(most int) Gate {
-	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &gradient2{estimate: min(20, float64(most)), max: float64(most)}}
+func Gradient2(maxLimit int) Gate {
+	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &gradient2{estimate: min(20, float64(maxLimit)), max: float64(maxLimit)}}
 }
 
 type gradient2 struct {
@@ -112,10 +111,9 @@ func (g *gradient2) update(short float64, inFlight int) {
 	g.estimate = max(min(20, g.max), min(g.max, next))
 }
 
-// Vegas returns a Gate with the algorithm Vegas of Netflix's concurrency-limits library. most is
-// the maximum of the limit.
-func Vegas(most int) Gate {
-	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &vegas{estimate: min(20, float64(most)), max: float64(most)}}
+// Vegas returns a Gate with the algorithm Vegas of Netflix's concurrency-limits library.
+func Vegas(maxLimit int) Gate {
+	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &vegas{estimate: min(20, float64(maxLimit)), max: float64(maxLimit)}}
 }
 
 type vegas struct {

@@ -60,8 +60,8 @@ func poolOf(workers int, mean time.Duration) func() App {
 	return func() App { return &Pool{Workers: workers, Time: mean, Spread: 1} }
 }
 
-// rejecting returns an application that immediately rejects requests while more than limit requests
-// are in progress.
+// rejecting returns an application that immediately rejects a request if the number of requests in
+// progress exceeds the limit.
 func rejecting(limit func(at time.Duration) int) func() App {
 	return func() App {
 		return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Errors: func(at time.Duration, inApp int) float64 {
@@ -73,13 +73,14 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function of time whose value changes from before to later at the given moment.
-func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
+// after returns a function of time. Its value is first before the given moment, and second
+// afterwards.
+func after[T any](moment time.Duration, first, second T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
-			return before
+			return first
 		}
-		return later
+		return second
 	}
 }
 
