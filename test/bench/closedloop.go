@@ -20,7 +20,7 @@ import (
 
 // A client selects the protocol of closedLoop. The zero value selects HTTP/1.1 without TLS.
 type client struct {
-	tls *tls.Config // nil for plain text
+	tls *tls.Config // nil if the client does not use TLS
 	h2  bool        // HTTP/2 with one stream at a time on each connection
 }
 

@@ -44,7 +44,8 @@ func (q *quota) create(files map[string]string) error {
 		return err
 	}
 	for name, value := range files {
-		// The kernel creates the files. A missing file must not be created.
+		// The kernel creates the files. If a file is missing, write returns an error and does not
+		// create it.
 		if err := write(filepath.Join(q.dir, name), value); err != nil {
 			return errors.Join(err, q.remove())
 		}

@@ -58,7 +58,7 @@ type Proxy struct {
 	reference *reference.Server
 	app       *http1client.App
 	h2client  *http2client.Client
-	clientTLS *tls.Config // TLS configuration of clients; nil for plain connections
+	clientTLS *tls.Config // TLS configuration of clients; nil if they do not use TLS
 	log       harness.Buffer
 	counter   counter
 	shutdown  sync.Once

@@ -406,14 +406,13 @@ func steadily(rate float64) func(time.Duration) float64 {
 	return func(time.Duration) float64 { return rate }
 }
 
-// hostile is the number of attackers among 40 clients.
+// hostile is the number of attackers, and victims is the number of other clients.
 const (
 	hostile = 8
 	victims = 32
 )
 
-// HostileRows returns the rows with attackers. Of the 40 clients, 8 are attackers, and the
-// requests of the other clients are measured.
+// HostileRows returns the rows with attackers. Only the requests of the other clients are measured.
 func HostileRows() []Row {
 	app := poolOf(13, 20*ms)
 	var rows []Row
