@@ -152,8 +152,8 @@ func readPath(path string, limit int) ([]input, error) {
 	return inputs, err
 }
 
-// print writes the files to the standard output. It sets the exit code if a difference is not
-// empty.
+// print writes the files to the standard output. It sets the exit code to differs if output is
+// "diff" and a file would change.
 func (c *command) print(output string, inputs []input, files []*manifest.File) error {
 	if output == "yaml" {
 		return c.printYAML(files)
@@ -278,9 +278,9 @@ func replaceFiles(inputs []input, files []*manifest.File) error {
 	return nil
 }
 
-// writeTemp writes a text to a new file in the directory of name. The new file has the mode and,
-// if permitted, the owner of the existing file. It returns an error if the existing file is
-// read-only.
+// writeTemp writes a text to a new file in the same directory as the file name. The new file has
+// the mode and, if permitted, the owner of the existing file. It returns an error if the existing
+// file is read-only.
 func writeTemp(name string, text []byte) (string, error) {
 	info, err := os.Stat(name)
 	if err != nil {

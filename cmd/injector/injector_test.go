@@ -79,7 +79,7 @@ func TestDiffOutputIsAPatch(t *testing.T) {
 	}
 }
 
-// The memory for a difference must not be quadratic in the number of lines. A quadratic algorithm would
+// The memory for a diff must not be quadratic in the number of lines. A quadratic algorithm would
 // use half a GiB for 60 documents with 3000 added lines.
 func TestLargeDiffNeedsLittleMemory(t *testing.T) {
 	const most = 100 << 20 // maximum number of allocated bytes

@@ -76,7 +76,7 @@ func (c *command) edit(f *fileFlags, uninject bool) error {
 	} else {
 		results = manifest.Inject(files, c.options, inject.Step(f.step))
 	}
-	if !uninject && f.output != "diff" { // an image is not required for a difference, because no pod is started with it
+	if !uninject && f.output != "diff" { // a diff does not require an image, because it is not applied to a cluster
 		if err := requireImage(results); err != nil {
 			return err
 		}

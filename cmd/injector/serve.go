@@ -82,8 +82,8 @@ Exit codes:
 	return cmd
 }
 
-// serve runs the webhook until it receives SIGTERM, SIGINT or SIGHUP. It then completes the open
-// reviews. It returns immediately if it receives a second signal.
+// serve runs the webhook until it receives SIGTERM, SIGINT or SIGHUP. It then completes the reviews
+// in progress. It returns immediately if it receives a second signal.
 func (c *command) serve(s *serving) error {
 	log := logger(c.stderr)
 	server, err := s.server(c.options, log)

@@ -120,7 +120,7 @@ func newLive(line commandLine, namespace string, round func() newsMsg) *live {
 	m.table = table.New(table.WithFocused(true), table.WithStyles(table.Styles{Header: cell.Bold(true), Cell: cell, Selected: lipgloss.NewStyle().Reverse(true)}))
 	m.filter.Prompt = "filter: "
 	m.filter.SetValue(line.filter)
-	m.help.Styles = help.Styles{} // use no colors in the help, because its default colors are not readable on each background
+	m.help.Styles = help.Styles{} // disable the colors of the help, because they are unreadable on some backgrounds
 	return m
 }
 

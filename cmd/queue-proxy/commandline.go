@@ -61,10 +61,10 @@ type commandLine struct {
 	probe   execProbe
 }
 
-// probing is the command that is selected by the flags of an exec probe.
+// probing is the command that the flags of an exec probe select.
 const probing = "probe"
 
-// commandNames returns the commands of a command line.
+// commandNames returns the commands that a user can specify.
 func commandNames() []string { return []string{"serve", "why", "config", "version", "help"} }
 
 // parse parses the arguments of the program.

@@ -58,7 +58,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		fmt.Fprintln(stderr, err)
 		if line.command == "serve" {
-			lastWords(err)
+			writeTerminationMessage(err)
 		}
 	}
 	if err != nil || !ok {
@@ -89,7 +89,7 @@ func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	return true, serve(c)
 }
 
-// why prints and returns whether the pod is ready.
+// why prints whether the pod is ready, and returns this result.
 func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 	defer cancel()
@@ -100,7 +100,7 @@ func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
 // immediately.
 func serve(c *config.Config) error {
 	if !c.Profiling.V {
-		runtime.MemProfileRate = 0 // the memory profile grows with each new stack, by megabytes under load
+		runtime.MemProfileRate = 0 // disable the memory profile, which stores each stack and requires megabytes of memory under load
 	}
 	started := time.Now()
 	log, level, warnings := sidecar.NewLogger(c)
@@ -132,8 +132,8 @@ func signalName(s os.Signal) zap.Field {
 	return zap.String("signal", name)
 }
 
-// lastWords writes err to the termination log, which kubectl describe pod shows.
-func lastWords(err error) {
+// writeTerminationMessage writes err to the termination log, which kubectl describe pod shows.
+func writeTerminationMessage(err error) {
 	if f, openErr := os.OpenFile(terminationLog, os.O_WRONLY|os.O_APPEND, 0); openErr == nil {
 		fmt.Fprintln(f, err)
 		f.Close()

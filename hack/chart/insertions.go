@@ -45,8 +45,9 @@ func replacements() []insertion {
 	}
 }
 
-// additions returns the insertions that add lines to the end of a mapping or a sequence, for values
-// that the overlays do not contain. affinity is the default affinity, which the overlay ha contains.
+// additions returns the insertions for values that the overlays do not contain. They add lines to
+// the end of a mapping or a sequence. affinity is the default affinity, which is taken from the ha
+// overlay.
 func additions(affinity string) []insertion {
 	pod := "spec/template/spec"
 	optional := func(key string) insertion {
@@ -70,7 +71,7 @@ func additions(affinity string) []insertion {
 
 const monitoringLabels = "{{- with .Values.monitoring.labels }}\n{{- toYaml . | nindent INDENT }}\n{{- end }}"
 
-// conditions returns, by kind, the additional conditions under which the chart contains objects of this kind.
+// conditions maps a kind to an additional condition for all objects of this kind in the chart.
 func conditions() map[string]string {
 	return map[string]string{
 		"NetworkPolicy":       ".Values.networkPolicy.enabled",
@@ -110,7 +111,7 @@ func matches(parent *yaml.Node, i int, step string) bool {
 }
 
 // insert applies the insertions to an object. It returns an error if the path of an insertion
-// matches nothing, because the manifest has changed in this case.
+// matches nothing, because this means that the manifest has changed.
 func (t *template) insert(o object, affinity string) error {
 	for _, in := range replacements() {
 		if err := t.at(o, in, func(parent *yaml.Node, at int) { parent.Content[at] = t.value(in.text) }); err != nil {
@@ -146,8 +147,8 @@ func (t *template) at(o object, in insertion, f func(parent *yaml.Node, at int))
 	return nil
 }
 
-// namespaces replaces the namespace of the overlays with the release namespace, and the
-// excluded namespaces with the value of the chart.
+// namespaces replaces the namespace of the overlays with the release namespace, and the list of
+// excluded namespaces with the value namespaces.exclude of the chart.
 func (t *template) namespaces(node *yaml.Node, key string) {
 	switch node.Kind {
 	case yaml.ScalarNode:
@@ -265,7 +266,7 @@ func write(built map[string][]object) (map[string]string, error) {
 	return files, nil
 }
 
-// affinityOf returns the affinity in the overlay ha as YAML, without its key.
+// affinityOf returns the affinity in the ha overlay as YAML, without its key.
 func affinityOf(objects []object) (string, error) {
 	for _, o := range objects {
 		if o.kind != "Deployment" {
@@ -274,7 +275,7 @@ func affinityOf(objects []object) (string, error) {
 		var found *yaml.Node
 		find(o.node, strings.Split("spec/template/spec/affinity", "/"), func(parent *yaml.Node, at int) { found = parent.Content[at] })
 		if found == nil {
-			return "", fmt.Errorf("the overlay ha has no affinity")
+			return "", fmt.Errorf("the ha overlay has no affinity")
 		}
 		text, err := (&template{}).text(found)
 		var b strings.Builder
@@ -283,5 +284,5 @@ func affinityOf(objects []object) (string, error) {
 		}
 		return b.String(), err
 	}
-	return "", fmt.Errorf("the overlay ha has no Deployment")
+	return "", fmt.Errorf("the ha overlay has no Deployment")
 }

@@ -61,15 +61,16 @@ type template struct {
 	texts []string // text of each placeholder by its number
 }
 
-// value returns a placeholder for a value. In text, NESTED is the indentation of a block below the
-// key.
+// value returns a placeholder for a value. The word NESTED in text is replaced with the indentation
+// of a block below the key.
 func (t *template) value(text string) *yaml.Node {
 	t.texts = append(t.texts, text)
 	return scalar(fmt.Sprintf("VALUE%d", len(t.texts)-1))
 }
 
-// lines returns a placeholder for whole lines as an item of a sequence. In text, INDENT is the
-// indentation of these lines, and NESTED is the indentation of a block below one of their keys.
+// lines returns a placeholder for whole lines as an item of a sequence. In text, the word INDENT is
+// replaced with the indentation of these lines, and NESTED with the indentation of a block below
+// one of their keys.
 func (t *template) lines(text string) *yaml.Node {
 	t.texts = append(t.texts, text)
 	return scalar(fmt.Sprintf("LINES%d", len(t.texts)-1))
@@ -118,8 +119,8 @@ func (t *template) expand(number string, indent int) string {
 	return strings.NewReplacer("INDENT", strconv.Itoa(indent), "NESTED", strconv.Itoa(indent+2)).Replace(t.texts[n])
 }
 
-// merge merges two variants of a node. holds is the Helm condition for parts that only a contains,
-// and fails is the condition for parts that only b contains.
+// merge merges two variants of a node. holds is the Helm condition for parts that exist only in a,
+// and fails is the condition for parts that exist only in b.
 func (t *template) merge(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {
 	switch {
 	case equal(a, b):
@@ -161,7 +162,7 @@ func (t *template) mergeMappings(a, b *yaml.Node, holds, fails string) (*yaml.No
 	return merged, nil
 }
 
-// mergeSequences merges two sequences item by item. The additional items of the longer sequence are at the end.
+// mergeSequences merges two sequences item by item. Additional items of the longer sequence are appended.
 func (t *template) mergeSequences(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {
 	merged := &yaml.Node{Kind: yaml.SequenceNode}
 	common := min(len(a.Content), len(b.Content))

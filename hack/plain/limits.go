@@ -41,8 +41,8 @@ func checkLimits(name string, figures map[kind]float64) error {
 	return errors.Join(high...)
 }
 
-// lowerLimits writes the figures, rounded up to two digits, as the new limits. It keeps a limit that
-// is lower than its figure.
+// lowerLimits writes the figures as the new limits, rounded up to two decimal places. It keeps
+// limits that are lower than the figures.
 func lowerLimits(name string, figures map[kind]float64) error {
 	limits, err := readLimits(name)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

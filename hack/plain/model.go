@@ -48,7 +48,8 @@ func tokens(text string) (all []token) {
 
 const order = 4
 
-// A gram is a sequence of up to order tokens. The last element is its length.
+// A gram is a sequence of up to order tokens. The last element of the array is the number of
+// tokens.
 type gram [order + 1]token
 
 func newGram(tokens []token) (g gram) {

@@ -103,7 +103,7 @@ func (b builder) makeFor(p platform, args ...string) error {
 }
 
 // rebuild builds the programs for a platform in a copy of the repository. It returns an error if
-// the programs differ from the programs in the directory first.
+// they differ from the programs of the first build, which are in the directory first.
 func rebuild(b builder, p platform, first string) error {
 	work, err := os.MkdirTemp("", "rebuild")
 	if err != nil {

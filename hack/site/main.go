@@ -42,7 +42,7 @@ func run(args []string, out io.Writer) error {
 	if problems := s.problems(); len(problems) > 0 {
 		return errors.New(strings.Join(problems, "\n"))
 	}
-	pages := len(s.pages) - 1 // the number of pages does not include the search index
+	pages := len(s.pages) - 1 // without the search index
 	_, err = fmt.Fprintf(out, "%s: %d pages and %d links are valid\n", args[0], pages, s.links())
 	return err
 }

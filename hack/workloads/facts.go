@@ -185,7 +185,8 @@ func sortObjects(objects []object) (workloads []*workload, services []service) {
 	return workloads, services
 }
 
-// complete reports whether the pods are valid and run until they are deleted.
+// complete reports whether the workload has a name, its containers have names and images, and its
+// pods run until they are deleted.
 func (w *workload) complete() bool {
 	pod := w.template.Spec
 	return w.metadata.Name != "" && len(pod.Containers) > 0 && (pod.RestartPolicy == "" || pod.RestartPolicy == "Always") &&

@@ -59,8 +59,8 @@ func (b *bench) compareLoads(ctx context.Context, app *runningApp, grpc bool) er
 	}
 	in := circumstances{app: app, grpc: grpc, limit: concurrency}
 	for n := range b.results.Settings.Rounds {
-		// The builds start again in each round, because the addresses of code and data, which
-		// change with each start, affect the CPU time.
+		// Both builds are restarted in each round, because the CPU time depends on the addresses of
+		// code and data, which change with each start.
 		peers, stop, err := b.startPeers(ctx, b.peers, in, client{h2: grpc}, "before/"+selected[0].id)
 		if err != nil {
 			return err

@@ -19,11 +19,12 @@ import (
 )
 
 const (
-	// concurrency is the concurrency limit of peers that have one. The limit is checked for
-	// each request, but it is never reached.
+	// concurrency is the concurrency limit of the peers that support such a limit. The peers check
+	// the limit for each request, but the loads do not reach it.
 	concurrency = 1000
 
-	// openRate and openConnections are the load of the latency measurement.
+	// openRate, in requests per second, and openConnections define the load of the latency
+	// measurement.
 	openRate        = 1000
 	openConnections = 16
 
@@ -43,8 +44,8 @@ type bench struct {
 	certs           [3]string
 	secure          *tls.Config // configuration of clients that trust the certificate
 	quota           *quota
-	noQuota         error // error that prevents the creation of a cgroup with a CPU quota
-	shared          error // error that prevents a separate network namespace; nil if the bench has one
+	noQuota         error // reason why the bench cannot create a cgroup with a CPU quota; nil if it can
+	shared          error // reason why the bench has no separate network namespace; nil if it has one
 }
 
 // newBench prepares a run. shared is the reason why the bench uses the network of the machine,
@@ -203,7 +204,7 @@ func (b *bench) startApp(separate uintptr) (*runningApp, error) {
 type running struct {
 	*peer
 	*process
-	at    *place
+	at    *parameters
 	took  time.Duration // time from exec to the first response
 	lines *lineCounter  // nil if the peer writes no request log
 	spans *spanSink     // nil if the peer sends no spans
@@ -238,7 +239,7 @@ type circumstances struct {
 
 // start starts a peer and waits until it responds.
 func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
-	at, err := b.place(in)
+	at, err := b.newParameters(in)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +271,7 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 		before = append(before, provide(p.certDir, at.Cert, at.Key))
 	}
 	if in.quota != nil {
-		before = append(before, in.quota.add) // add is last, because it waits until earlier CPU time no longer reduces the quota
+		before = append(before, in.quota.add) // add must be last, because it waits until earlier use of CPU time no longer reduces the quota
 	}
 	g.before = func(pid int) error {
 		for _, f := range before {
@@ -298,14 +299,14 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 	return r, err
 }
 
-// place selects ports and creates a directory for a peer.
-func (b *bench) place(in circumstances) (*place, error) {
+// newParameters selects ports and creates a directory for a peer.
+func (b *bench) newParameters(in circumstances) (*parameters, error) {
 	ports, err := freePorts(6)
 	if err != nil {
 		return nil, err
 	}
 	local := func(i int) string { return net.JoinHostPort("127.0.0.1", ports[i]) }
-	at := &place{
+	at := &parameters{
 		App: in.app.http, GRPC: in.grpc, Address: local(0), H2C: local(0), TLS: local(1),
 		Cert: b.certs[0], Key: b.certs[1], Pair: b.certs[2],
 		Concurrency: in.limit,
@@ -321,8 +322,8 @@ func (b *bench) place(in circumstances) (*place, error) {
 	return at, err
 }
 
-// starts measures the time from exec to the first response, without a quota and with the CPU
-// quota of a small pod.
+// starts measures the time from exec to the first response. It measures this time without a CPU
+// quota, and again with the CPU quota of a small pod.
 func (b *bench) starts(ctx context.Context, app *runningApp, n int) error {
 	kinds := []struct {
 		id    string
@@ -340,7 +341,8 @@ func (b *bench) starts(ctx context.Context, app *runningApp, n int) error {
 	return nil
 }
 
-// startsOf adds the median start time of each peer to a row. If q is nil, there is no quota.
+// startsOf adds the median start time of each peer to the row id. If q is nil, there is no CPU
+// quota.
 func (b *bench) startsOf(ctx context.Context, app *runningApp, peers []*peer, id string, q *quota) error {
 	took := map[string][]float64{}
 	for i := range b.results.Settings.Starts {
@@ -364,18 +366,18 @@ func (b *bench) startsOf(ctx context.Context, app *runningApp, peers []*peer, id
 // settle is the time that a new process gets for background work after its first response.
 const settle = 500 * time.Millisecond
 
-// many is the number of concurrent connections in the memory measurement.
+// many is the maximum number of concurrent connections in the memory measurement.
 const many = 1000
 
-// A busyRow is a number of connections that all have requests in progress.
+// A busyRow is a memory measurement in which each connection has a request in progress.
 type busyRow struct {
 	most        string // row with the maximum memory; empty if there is none
 	connections int
 	each        string // row with the memory per connection; empty if there is none
 }
 
-// memory measures the memory of new processes: the idle memory, and the maximum with requests
-// in progress on all connections, for each protocol.
+// memory measures the memory of new processes without requests and, for each protocol, the maximum
+// memory with a request in progress on each connection.
 func (b *bench) memory(ctx context.Context, app *runningApp, n int) error {
 	for _, kind := range []struct {
 		client client
@@ -510,8 +512,8 @@ func (b *bench) startPod(p *peer) (r *running, stop func(), err error) {
 }
 
 // startPeers starts peers and sends requests so that their connection pools are filled. Running
-// peers use no CPU time while they receive no requests. If a peer fails to start, startPeers omits
-// it and records the error for the given measure. stop stops all peers.
+// peers use no CPU time while they receive no requests. startPeers records errors for the given
+// measure, and omits peers that fail to start. stop stops all peers.
 func (b *bench) startPeers(ctx context.Context, peers []*peer, in circumstances, k client, measure string) (all []*running, stop func(), err error) {
 	stop = func() {
 		for _, r := range all {
@@ -532,8 +534,8 @@ func (b *bench) startPeers(ctx context.Context, peers []*peer, in circumstances,
 	return all, stop, nil
 }
 
-// loads runs the loads with the HTTP/1.1 app. Each load runs on all peers in turn. The latency
-// measurement and the pairs follow, with the same processes.
+// loads runs the loads with the HTTP/1.1 app. Each load runs on all peers in turn. Then it runs the
+// latency measurement and the paired measurements with the same processes.
 func (b *bench) loads(ctx context.Context, app *runningApp, n int) error {
 	telemetry := b.results.Settings.selects("telemetry")
 	in := circumstances{app: app, limit: concurrency}
@@ -549,7 +551,7 @@ func (b *bench) loads(ctx context.Context, app *runningApp, n int) error {
 		}
 		defer stop()
 	}
-	direct := &place{Dir: b.dir, Address: app.http}
+	direct := &parameters{Dir: b.dir, Address: app.http}
 	for i := range loads {
 		l := &loads[i]
 		if l.grpc || !b.results.Settings.selects(l.group) && (l.id != telemetryLoad || !telemetry) {
@@ -585,7 +587,7 @@ func (b *bench) calls(ctx context.Context, app *runningApp, n int) error {
 		return err
 	}
 	defer stop()
-	direct := &place{Dir: b.dir, H2C: app.grpc}
+	direct := &parameters{Dir: b.dir, H2C: app.grpc}
 	for i := range loads {
 		if l := &loads[i]; l.grpc {
 			if err := b.loadAll(ctx, l, rotate(peers, n), direct); err != nil {
@@ -597,7 +599,7 @@ func (b *bench) calls(ctx context.Context, app *runningApp, n int) error {
 }
 
 // loadAll runs one load on the peers and, if the app supports the protocol, on the app.
-func (b *bench) loadAll(ctx context.Context, l *load, peers []*running, direct *place) error {
+func (b *bench) loadAll(ctx context.Context, l *load, peers []*running, direct *parameters) error {
 	for _, r := range peers {
 		if !r.serves(l) {
 			b.results.note("cpu/"+l.id, r.name(), notServed)
@@ -621,9 +623,9 @@ func (b *bench) loadAll(ctx context.Context, l *load, peers []*running, direct *
 	return b.failed(ctx, "rate/"+l.id, appAlone, err)
 }
 
-// paired compares queue-proxy with HAProxy for loads with similar results. It repeatedly
-// measures one of them and immediately afterwards the other, and records the ratio of each
-// pair. Longer changes in machine speed affect both parts of a pair.
+// paired compares queue-proxy with HAProxy for loads with similar results. It measures one of them
+// immediately after the other, and records the ratio of each pair of measurements. A slow change in
+// the speed of the machine affects both measurements of a pair.
 func (b *bench) paired(ctx context.Context, peers []*running, n int) error {
 	find := func(name string) *running {
 		i := slices.IndexFunc(peers, func(r *running) bool { return r.name() == name })
@@ -687,7 +689,8 @@ func (b *bench) cost(ctx context.Context, l *load, r *running) (float64, outcome
 	return microseconds(after-before) / float64(o.requests), o, err
 }
 
-// telemetry runs a load on a variant of queue-proxy and checks that its telemetry has arrived.
+// telemetry measures a load with a variant of queue-proxy, and checks that the telemetry of the
+// variant arrives.
 func (b *bench) telemetry(ctx context.Context, l *load, r *running) error {
 	count := r.telemetryCounter()
 	had := count()
@@ -725,8 +728,8 @@ func takeTurn(measure func() ([]time.Duration, error)) (t turn, err error) {
 	return t, err
 }
 
-// leastDisturbed returns the half of the turns with the least stolen CPU time. A pause of the
-// machine is not part of a proxy's latency, but it would determine the 99th percentile.
+// leastDisturbed returns the half of the turns with the least stolen CPU time. The other turns are
+// ignored, because pauses of the machine would determine the 99th percentile.
 func leastDisturbed(all []turn) []turn {
 	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b turn) int { return a.stolen - b.stolen })
 	return sorted[:(len(sorted)+1)/2]
@@ -858,9 +861,9 @@ func (b *bench) queueOf(p *peer, app *runningApp) error {
 	return nil
 }
 
-// steadyWaits returns the waiting times of requests that arrived while the queue had its full
-// length. Each client sends three requests while the queue grows, and one request while it
-// shrinks.
+// steadyWaits returns the time in the queue of each request that arrived while the length of the
+// queue was constant. It ignores the first three requests of each client, because the queue grows,
+// and the last request, because the queue shrinks.
 func steadyWaits(took [][]time.Duration) ([]time.Duration, error) {
 	const first, last = 3, 1
 	var waits []time.Duration

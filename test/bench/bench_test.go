@@ -416,9 +416,9 @@ func TestRotateStartsWithEachPeer(t *testing.T) {
 }
 
 func TestPeerConfigurations(t *testing.T) {
-	at := &place{Dir: t.TempDir(), App: "127.0.0.1:1", Address: "127.0.0.1:2", TLS: "127.0.0.1:3", Cert: "/c", Key: "/k", Pair: "/p", Concurrency: 7, Sink: "127.0.0.1:4", status: "5"}
+	at := &parameters{Dir: t.TempDir(), App: "127.0.0.1:1", Address: "127.0.0.1:2", TLS: "127.0.0.1:3", Cert: "/c", Key: "/k", Pair: "/p", Concurrency: 7, Sink: "127.0.0.1:4", status: "5"}
 	for name, p := range map[string]struct {
-		command func(string, *place) ([]string, []string, error)
+		command func(string, *parameters) ([]string, []string, error)
 		want    []string
 	}{
 		haproxy: {haproxyCommand, []string{"bind 127.0.0.1:2\n", "bind 127.0.0.1:3 ssl crt /p ", "server app 127.0.0.1:1 maxconn 7\n"}},
@@ -440,7 +440,7 @@ func TestPeerConfigurations(t *testing.T) {
 	}
 	at.GRPC = true
 	for name, p := range map[string]struct {
-		command func(string, *place) ([]string, []string, error)
+		command func(string, *parameters) ([]string, []string, error)
 		want    string
 	}{
 		haproxy: {haproxyCommand, "server app 127.0.0.1:1 proto h2 maxconn 7\n"},

@@ -18,14 +18,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// A client selects the protocol of closedLoop. The zero value is HTTP/1.1 in plain text.
+// A client selects the protocol of closedLoop. The zero value selects HTTP/1.1 without TLS.
 type client struct {
-	tls *tls.Config // nil for plain text
+	tls *tls.Config // nil if the client does not use TLS
 	h2  bool        // HTTP/2 with one stream at a time on each connection
 }
 
 // address returns the address of a peer for this client.
-func (k client) address(at *place) string {
+func (k client) address(at *parameters) string {
 	switch {
 	case k.tls != nil:
 		return at.TLS
@@ -35,7 +35,7 @@ func (k client) address(at *place) string {
 	return at.Address
 }
 
-// closedLoop is client.closedLoop for HTTP/1.1 in plain text.
+// closedLoop is client.closedLoop for HTTP/1.1 without TLS.
 func closedLoop(address, path string, connections int, d time.Duration) ([][]time.Duration, error) {
 	return client{}.closedLoop(address, path, connections, d)
 }

@@ -46,8 +46,9 @@ type poll struct {
 	send     func() error
 }
 
-// repeat sends the polls for the duration d and returns their errors. The first request of a poll is sent after half of
-// the interval, so that the number of requests in a minute is exact: 6, 4 and 60. A poll ends with its first error.
+// repeat sends the polls for the duration d, and returns the first error of each poll. The first request of a poll is
+// sent after half of the interval, so that the number of requests in a minute is exact: 6, 4 and 60. A poll is not
+// repeated after an error.
 func repeat(ctx context.Context, d time.Duration, polls []poll) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

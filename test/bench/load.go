@@ -89,7 +89,7 @@ type outcome struct {
 
 // run sends requests to a peer for the given number of seconds. It returns an error if a
 // connection fails or if the status of a response is not 2xx or 3xx.
-func (l *load) run(ctx context.Context, at *place, seconds int) (outcome, error) {
+func (l *load) run(ctx context.Context, at *parameters, seconds int) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+patience)
 	defer cancel()
 	argv, parse := l.wrk, parseWrk
@@ -115,7 +115,7 @@ func (l *load) run(ctx context.Context, at *place, seconds int) (outcome, error)
 }
 
 // wrk returns the command line of wrk, which generates a load over HTTP/1.1.
-func (l *load) wrk(at *place, seconds int) ([]string, error) {
+func (l *load) wrk(at *parameters, seconds int) ([]string, error) {
 	args := []string{"wrk", "-t", "1", "-c", strconv.Itoa(l.connections), "-d", strconv.Itoa(seconds) + "s"}
 	if l.script != "" {
 		name := filepath.Join(at.Dir, l.id+".lua")
@@ -131,7 +131,7 @@ func (l *load) wrk(at *place, seconds int) ([]string, error) {
 }
 
 // h2load returns the command line of a load over HTTP/2.
-func (l *load) h2load(at *place, seconds int) ([]string, error) {
+func (l *load) h2load(at *parameters, seconds int) ([]string, error) {
 	args := []string{"h2load", "-t", "1", "-c", strconv.Itoa(l.connections), "-m", strconv.Itoa(l.streams), "-D", strconv.Itoa(seconds)}
 	if l.grpc {
 		name := filepath.Join(at.Dir, l.id+".message")
@@ -154,7 +154,7 @@ func (l *load) h2load(at *place, seconds int) ([]string, error) {
 }
 
 // log returns the path of the log in which h2load writes a line for each request.
-func (l *load) log(at *place) string { return filepath.Join(at.Dir, l.id+".log") }
+func (l *load) log(at *parameters) string { return filepath.Join(at.Dir, l.id+".log") }
 
 // medianOfLog returns the median duration in a log of h2load, which is the third column in
 // microseconds.

@@ -111,7 +111,8 @@ func (s *Settings) command() string {
 	return strings.Join(words, " ")
 }
 
-// run measures or reads the results of an earlier run, and writes the report.
+// run performs the measurements, or reads the results of an earlier run from the file from, and
+// writes the report.
 func run(ctx context.Context, from, bin, doc, complete string) error {
 	if from != "" {
 		text, err := os.ReadFile(from)
@@ -129,7 +130,7 @@ func run(ctx context.Context, from, bin, doc, complete string) error {
 	if err != nil {
 		return err
 	}
-	shared := isolate() // isolate starts this program again, or returns an error
+	shared := isolate()
 	if shared != nil {
 		fmt.Fprintln(os.Stderr, "bench:", shared)
 	}
@@ -184,8 +185,8 @@ func report(r *Results, doc, complete string) error {
 // openFiles is the limit on open files. No process of the comparison opens more files.
 const openFiles = 10000
 
-// raiseFileLimit raises the limit on open files for this process and its children, which hold
-// 1000 connections on each side.
+// raiseFileLimit raises the limit on open files for this process and its children, because a proxy
+// has up to 1000 connections to clients and up to 1000 connections to the app.
 func raiseFileLimit() error {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
@@ -199,8 +200,8 @@ func raiseFileLimit() error {
 	return nil
 }
 
-// rotate returns the peers in a different order in each round, so that each peer comes first in
-// turn.
+// rotate returns the elements in a different order in each round, so that each element is first in
+// some round.
 func rotate[T any](all []T, round int) []T {
 	n := round % len(all)
 	return append(append([]T(nil), all[n:]...), all[:n]...)

@@ -15,10 +15,10 @@ import (
 // isolated is the name of the environment variable that is set in a bench with its own network namespace.
 const isolated = "BENCH_ISOLATED"
 
-// isolate restarts this program with the same process ID in a network namespace that contains
-// only a loopback device, and does not return. In this namespace the fixed ports of Knative's
-// queue-proxy are free. The namespace ends with its last process. isolate returns an error if
-// the machine does not allow new namespaces.
+// isolate restarts this program with the same process ID in a network namespace that contains only
+// a loopback device, and does not return. In this namespace the fixed ports of Knative's
+// queue-proxy are free. The namespace exists until its last process exits. isolate returns nil in
+// the restarted program, and an error if the machine does not allow new namespaces.
 func isolate() error {
 	if os.Getenv(isolated) != "" {
 		return nil

@@ -48,9 +48,9 @@ type peer struct {
 	tells   string  // telemetry that the peer writes for each request: "line", "span" or empty
 	share   float64 // share of the requests with telemetry
 
-	// command returns the command line and the environment. It writes the files that the peer
-	// needs to the directory of the place.
-	command func(program string, at *place) (argv, env []string, err error)
+	// command returns the command line and the environment. It writes the files of the peer to
+	// at.Dir.
+	command func(program string, at *parameters) (argv, env []string, err error)
 }
 
 // serves reports whether the peer supports a load.
@@ -59,8 +59,8 @@ func (p *peer) serves(l *load) bool { return l.streams == 0 || l.grpc || p.h2ToH
 // notServed is the note for loads that a peer does not support.
 const notServed = "not measured because the application does not support HTTP/2"
 
-// A place contains the addresses (host:port) and settings of a peer.
-type place struct {
+// parameters contains the addresses (host:port) and settings of a peer.
+type parameters struct {
 	Dir             string // directory for files of the peer
 	App             string
 	GRPC            bool   // the app supports only HTTP/2
@@ -89,8 +89,8 @@ func (p *peer) ask() string {
 	return get
 }
 
-// findPeers returns the peers and the variants of queue-proxy, which are compared only with
-// queue-proxy.
+// findPeers returns the peers, and variants of queue-proxy with different telemetry. The variants
+// are compared only with queue-proxy.
 func findPeers(bin string) (peers, variants []*peer, err error) {
 	if bin, err = filepath.Abs(bin); err != nil {
 		return nil, nil, err
@@ -126,13 +126,13 @@ func findPeers(bin string) (peers, variants []*peer, err error) {
 	return peers, variants, nil
 }
 
-// queueProxy runs queue-proxy or Knative's queue-proxy as Knative does, with all features that
-// have a cost: a limit that is never reached, all three timeouts, statistics and request
-// metrics. The request log and tracing are off by default. The settings in more override the
-// defaults and may contain fields of the place. Knative's queue-proxy has no settings for the
-// ports 8022 and 9090, and no STATUS_PORT.
-func queueProxy(more ...string) func(string, *place) ([]string, []string, error) {
-	return func(program string, at *place) ([]string, []string, error) {
+// queueProxy runs queue-proxy or Knative's queue-proxy as Knative does, with all features that have
+// a cost: a limit that is never reached, all three timeouts, statistics and request metrics. The
+// request log and tracing are off by default. more contains further settings, which override the
+// defaults. They are templates that can contain fields of parameters. Knative's queue-proxy has no
+// settings for the ports 8022 and 9090, and no STATUS_PORT.
+func queueProxy(more ...string) func(string, *parameters) ([]string, []string, error) {
+	return func(program string, at *parameters) ([]string, []string, error) {
 		_, appPort, err := net.SplitHostPort(at.App)
 		if err != nil {
 			return nil, nil, err
@@ -174,7 +174,7 @@ func queueProxy(more ...string) func(string, *place) ([]string, []string, error)
 	}
 }
 
-func reverseProxy(program string, at *place) ([]string, []string, error) {
+func reverseProxy(program string, at *parameters) ([]string, []string, error) {
 	argv := []string{program, "-listen", at.Address, "-app", at.App, "-tls", at.TLS, "-cert", at.Cert, "-key", at.Key}
 	if at.GRPC {
 		argv = append(argv, "-h2")
@@ -185,7 +185,7 @@ func reverseProxy(program string, at *place) ([]string, []string, error) {
 //go:embed peers/haproxy.cfg
 var haproxyConfig string
 
-func haproxyCommand(program string, at *place) ([]string, []string, error) {
+func haproxyCommand(program string, at *parameters) ([]string, []string, error) {
 	name, err := writeFilled(at, "haproxy.cfg", haproxyConfig)
 	return []string{program, "-db", "-q", "-f", name}, nil, err
 }
@@ -193,16 +193,16 @@ func haproxyCommand(program string, at *place) ([]string, []string, error) {
 //go:embed peers/nginx.conf
 var nginxConfig string
 
-func nginxCommand(program string, at *place) ([]string, []string, error) {
-	// No process uses the ports of the place yet, so a newly selected free port could be one
-	// of them. Therefore, the address uses a port of the place.
+func nginxCommand(program string, at *parameters) ([]string, []string, error) {
+	// Use the reserved port at.status, which only a queue-proxy needs. A new call of freePorts
+	// could return a port that is already reserved, because no process listens on these ports yet.
 	at.H2C = net.JoinHostPort("127.0.0.1", at.status)
 	name, err := writeFilled(at, "nginx.conf", nginxConfig)
 	return []string{program, "-p", at.Dir, "-e", "stderr", "-c", name}, nil, err
 }
 
 // writeFilled writes a configuration file and returns its path.
-func writeFilled(at *place, name, text string) (string, error) {
+func writeFilled(at *parameters, name, text string) (string, error) {
 	filled, err := fill(text, at)
 	if err != nil {
 		return "", err
@@ -211,8 +211,8 @@ func writeFilled(at *place, name, text string) (string, error) {
 	return name, os.WriteFile(name, []byte(filled), 0o600)
 }
 
-// fill replaces {{.Field}} with a field of the place.
-func fill(text string, at *place) (string, error) {
+// fill executes the template text with the fields of at.
+func fill(text string, at *parameters) (string, error) {
 	t, err := template.New("").Parse(text)
 	if err != nil {
 		return "", err

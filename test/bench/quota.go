@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// The quota of a pod with the CPU limit 30m.
+// The CPU quota of a container with a limit of 30m.
 const (
 	quotaPeriod = 100 * time.Millisecond
 	quotaShare  = 3 * time.Millisecond
 )
 
-// A quota is a cgroup whose processes share 30m of a CPU.
+// A quota is a cgroup whose processes share a CPU limit of 30m.
 type quota struct{ dir string }
 
-// newQuota creates the cgroup, with version 2 or version 1 of cgroups. It returns an error if
-// the machine does not allow it.
+// newQuota creates the cgroup. It supports versions 1 and 2 of cgroups. It returns an error if the
+// machine does not allow it.
 func newQuota() (*quota, error) {
 	period, share := strconv.Itoa(int(quotaPeriod.Microseconds())), strconv.Itoa(int(quotaShare.Microseconds()))
 	name := "queue-proxy-bench-" + strconv.Itoa(os.Getpid())
@@ -44,7 +44,8 @@ func (q *quota) create(files map[string]string) error {
 		return err
 	}
 	for name, value := range files {
-		// The kernel creates the files. A missing file must not be created.
+		// The kernel creates the files. If a file is missing, write returns an error and does not
+		// create it.
 		if err := write(filepath.Join(q.dir, name), value); err != nil {
 			return errors.Join(err, q.remove())
 		}

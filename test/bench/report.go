@@ -130,8 +130,8 @@ var sections = []section{
 	},
 }
 
-// A target is the maximum of a measure. The median of peer must be at most limit times the median of against. If
-// against is empty, the median of peer must be at most limit.
+// A target limits a measure of a peer. The median of the peer must not exceed limit times the median of the peer
+// against. If against is empty, limit is an absolute value.
 type target struct {
 	measure, peer, against string
 	limit                  float64
@@ -225,7 +225,8 @@ func ratioText(v float64, ok bool) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// notes returns the notes for the cells in a section. It merges equal notes on several rows of a peer.
+// notes returns the notes for the cells in a section. If several rows of a peer have the same note,
+// it occurs only once.
 func (s *section) notes(r *Results) []string {
 	var all []string
 	for _, p := range s.peers {
@@ -294,7 +295,8 @@ func targetCells(r *Results) table {
 	return t
 }
 
-// findRow returns the first row of a measure and its section. It panics if there is none.
+// findRow returns the first row of a measure, and the section of this row. It panics if there is
+// none.
 func findRow(id string) (section, row) {
 	for _, s := range sections {
 		for _, m := range s.rows {
@@ -467,8 +469,8 @@ func markdown(r *Results, plotName string) []byte {
 	return b.Bytes()
 }
 
-// mergedTables returns the tables of the document. Successive sections with the same columns are one table, in which
-// each section begins with a line that contains its title and notes.
+// mergedTables returns the tables of the document. Successive sections with the same columns are merged into one table,
+// in which each section begins with a line for its title and notes.
 func mergedTables(r *Results) []table {
 	var all []table
 	for i := range sections {

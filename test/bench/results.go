@@ -121,15 +121,15 @@ func median(values []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// medianInterval returns two of the values that enclose the median of the distribution with a
-// confidence of at least 95 %, for any distribution (the interval of the sign test). ok is
-// false for fewer than six values.
+// medianInterval returns a confidence interval for the median of the distribution, with a
+// confidence of at least 95 % for any distribution (the interval of the sign test). Both limits are
+// elements of values. ok is false if there are fewer than six values.
 func medianInterval(values []float64) (low, high float64, ok bool) {
 	n := len(values)
 	// each is the probability of each sequence of n coin tosses. The loop computes the
 	// probability that at most k of n coins show heads, for k = 0, 1, ...
 	each := math.Pow(0.5, float64(n))
-	below := 0 // number of values that can be dropped at each end
+	below := 0 // the limits are the below-th smallest and the below-th largest value
 	for chance := each; chance <= 0.025; below++ {
 		each *= float64(n-below) / float64(below+1)
 		chance += each

@@ -346,8 +346,8 @@ func (m *machine) stopAll() {
 	m.stop("prometheus", "ingress", "dns", "kubelet", "kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "containerd", "etcd")
 }
 
-// until calls ask repeatedly until it returns nil. It returns an error after patience, or when one
-// of the daemons has exited.
+// until calls ask repeatedly until ask returns nil. It returns an error if this takes longer than
+// patience, or when one of the daemons has exited.
 func (m *machine) until(what string, ask func() error, daemons ...string) error {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		err := ask()

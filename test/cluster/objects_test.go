@@ -101,7 +101,7 @@ func (o object) spec(name string) object {
 	return nil
 }
 
-// eventually calls ask until it returns nil. The test fails after patience.
+// eventually calls ask until ask returns nil. The test fails if this takes longer than patience.
 func eventually(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	within(t, patience, what, ask)

@@ -44,7 +44,7 @@ func readSettings(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("endurance", flag.ContinueOnError)
 	selection := f.String("run", "", "run the rows with names that match this regular expression")
-	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0 means 20 s and at least 100000 requests")
+	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0 means 20 s and a minimum number of requests")
 	f.Func("set", "setting of the sidecar, for example CONCURRENCY_MODE=adaptive; the flag can be repeated", func(setting string) error {
 		if !strings.Contains(setting, "=") {
 			return errors.New("not in the form NAME=VALUE")
@@ -53,7 +53,7 @@ func readSettings(args []string) (*settings, error) {
 		return nil
 	})
 	f.BoolVar(&s.quick, "quick", false, "run a subset of the rows, without HAProxy")
-	f.BoolVar(&s.hour, "hour", false, "run the row that takes an hour, without HAProxy")
+	f.BoolVar(&s.hour, "hour", false, "run only the row that takes an hour, and only with the sidecar")
 	f.BoolVar(&s.write, "write", false, "write the results to the table in the file")
 	f.BoolVar(&s.list, "list", false, "list the rows")
 	f.StringVar(&s.only, "variants", "", "run only variants (direct, sidecar, HAProxy, nginx) that match this regular expression")

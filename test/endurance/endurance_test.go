@@ -15,7 +15,7 @@ import (
 )
 
 func TestRowsAreComplete(t *testing.T) {
-	at := &place{Self: "/bin/true", Dir: t.TempDir(), Peers: "peers", App: "127.0.0.1:1", Target: "127.0.0.1:2", Scheme: "http"}
+	at := &parameters{Self: "/bin/true", Dir: t.TempDir(), Peers: "peers", App: "127.0.0.1:1", Target: "127.0.0.1:2", Scheme: "http"}
 	names := map[string]bool{}
 	for _, r := range rows() {
 		if names[r.name] {

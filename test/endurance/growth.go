@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// growthGauges returns the metrics of the sidecar that must not grow during the row for -hour.
+// growthGauges returns the gauges that must not grow during a row of an hour: metrics of the
+// sidecar, and connectionsGauge.
 func growthGauges() []string {
 	return []string{
 		"queue_proxy_process_resident_memory_bytes", "queue_proxy_process_open_fds",
@@ -19,8 +20,8 @@ func growthGauges() []string {
 	}
 }
 
-// connectionsGauge is the name of the gauge for connections to the application. It is not
-// a metric of the sidecar.
+// connectionsGauge is the name of the gauge that counts the connections to the application. It is
+// not a metric of the sidecar.
 const connectionsGauge = "connections to the application"
 
 // A series contains one value per sample for each gauge.
@@ -28,7 +29,7 @@ type series map[string][]float64
 
 // sampleGauges samples the gauges of the sidecar until stop is called. The stop function
 // returns the samples.
-func sampleGauges(ctx context.Context, at *place, every time.Duration) (stop func() series) {
+func sampleGauges(ctx context.Context, at *parameters, every time.Duration) (stop func() series) {
 	ctx, cancel := context.WithCancel(ctx)
 	result := make(chan series)
 	go func() {
@@ -52,7 +53,7 @@ func sampleGauges(ctx context.Context, at *place, every time.Duration) (stop fun
 }
 
 // add adds a sample. It adds nothing if the sidecar does not respond.
-func (s series) add(ctx context.Context, at *place) {
+func (s series) add(ctx context.Context, at *parameters) {
 	text, err := fetch(ctx, "http://"+at.Metrics+"/metrics")
 	if err != nil {
 		return

@@ -118,7 +118,7 @@ const (
 
 // An ending is the outcome of a gRPC call as observed by the client.
 type ending struct {
-	err             error // error of the call, nil for OK
+	err             error // error of the call; nil if the status is OK
 	header, trailer metadata.MD
 }
 
@@ -168,8 +168,8 @@ func instruct(ctx context.Context, do instructions) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, instructionField, do.String())
 }
 
-// unaryCall makes one unary call. If only some of the calls have a deadline, only those calls
-// request a delay.
+// unaryCall makes one unary call. The application delays its response by p.delay. If p.share is
+// greater than 1, it only delays the responses to calls with a deadline.
 func unaryCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, bounded := p.callContext(ctx, n)
 	defer cancel()

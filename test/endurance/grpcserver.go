@@ -23,8 +23,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rawCodec passes messages as bytes, so that clients in all languages need no generated
-// code. Messages are values of type *[]byte.
+// rawCodec sends and receives messages as raw bytes, so that the peers need no generated code in
+// any language. Messages are values of type *[]byte.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "proto" }
@@ -187,7 +187,7 @@ func (i instructions) wait(ctx context.Context) error {
 	return nil
 }
 
-// status returns the status of the call as an error, nil for OK.
+// status returns the status of the call as an error, or nil if the status is OK.
 func (i instructions) status() error {
 	if i.code == codes.OK {
 		return nil

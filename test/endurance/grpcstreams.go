@@ -99,9 +99,9 @@ func (p *grpcPeer) download(ctx context.Context, conn, n int, pause time.Duratio
 // the 10 s after which the sidecar checks an idle connection.
 const callInterval = 11 * time.Second
 
-// runSubscriptions holds conns x streams idle streams, and makes a unary call in every
-// callInterval. With the option path "silent", the streams get no message, and the call is
-// replaced by another stream. All streams must be open at the end.
+// runSubscriptions keeps conns x streams idle streams open, and makes a unary call every
+// callInterval. If the option path is "silent", the streams receive no message, and another stream
+// is opened instead of each call. All streams must be open at the end.
 func runSubscriptions(ctx context.Context, l *load) error {
 	p, err := newGRPCPeer(l)
 	if err != nil {
@@ -143,7 +143,7 @@ func runSubscriptions(ctx context.Context, l *load) error {
 	return nil
 }
 
-// silent is the option path of subscriptions without messages.
+// silent is the value of the option path for subscriptions without messages.
 const silent = "silent"
 
 // subscribe opens a download that sends at most one message and then stays open.

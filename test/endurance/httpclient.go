@@ -24,8 +24,8 @@ type httpPeer struct {
 	content content
 }
 
-// httpLoad returns a load that repeats a request. The option path with the prefix
-// "http1:" selects HTTP/1.1.
+// httpLoad returns a load that repeats a request. If the option path has the prefix "http1:", the
+// load uses HTTP/1.1.
 func httpLoad(request func(p *httpPeer, ctx context.Context, conn, n int)) func(context.Context, *load) error {
 	return func(ctx context.Context, l *load) error {
 		p, err := newHTTPPeer(l)

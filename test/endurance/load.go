@@ -28,10 +28,10 @@ type options struct {
 	reply    int           // number of bytes of content in a response message
 	delay    time.Duration // time that the application waits before it responds
 	deadline time.Duration // deadline of a call; 0 means none
-	share    int           // one in share calls has a deadline; 0 means all calls
+	share    int           // every share-th call has a deadline; 0 means that every call has one
 	cancel   time.Duration // calls are canceled at a random time between 0 and twice this time; 0 means never
 	path     string        // path and query of an HTTP request
-	count    int           // number of messages in a stream, or of variants of a call
+	count    int           // number of messages in a stream, or number of variants of a call
 	gzip     bool          // messages are compressed
 	late     time.Duration // time from the response header to the first read of the content
 	pause    time.Duration // mean time between two calls of a worker; 0 means no delay
@@ -134,8 +134,8 @@ func (l *load) wait() {
 // maxConcurrent bounds the concurrent calls of a load with a rate.
 const maxConcurrent = 4000
 
-// repeatAtRate starts the calls that are due once every 2 ms. It delays calls while
-// maxConcurrent calls are running.
+// repeatAtRate starts l.rate calls per second. It delays calls while maxConcurrent calls are in
+// progress. Every 2 ms, it starts the calls that are due.
 func (l *load) repeatAtRate(ctx context.Context, call func(ctx context.Context, conn, n int)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, maxConcurrent)
@@ -168,7 +168,7 @@ func (l *load) callContext(parent context.Context, n int) (ctx context.Context, 
 	return ctx, func() { timer.Stop(); cancel() }, true
 }
 
-// tlsConfig returns the TLS settings of the client, nil for plain text.
+// tlsConfig returns the TLS settings of the client, or nil if it does not use TLS.
 func (l *load) tlsConfig() (*tls.Config, error) {
 	if l.ca == "" {
 		return nil, nil
@@ -187,7 +187,8 @@ func (l *load) tlsConfig() (*tls.Config, error) {
 // content is a sequence of pseudo-random bytes that all peers derive from the same seed.
 type content []byte
 
-// maxContent is the maximum size of a message in bytes, without the range of seeds.
+// maxContent is the maximum size of a message in bytes. seeds is the number of different messages
+// of the same size. A message with seed n begins at offset n of the content.
 const (
 	maxContent = 8 << 20
 	seeds      = 97

@@ -47,8 +47,8 @@ func endSignals(args []string) []os.Signal {
 	return append(end, syscall.SIGPIPE)
 }
 
-// command runs the subcommand in args: "app" starts an application, "client" starts a
-// client load, and without a subcommand the program runs the comparison.
+// command runs the subcommand in args: "app" starts an application, and "client" starts a client
+// load. Without a subcommand, it runs the comparison.
 func command(ctx context.Context, args []string) error {
 	if len(args) > 1 {
 		switch args[0] {

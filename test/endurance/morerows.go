@@ -242,8 +242,8 @@ func chromiumRows() []row {
 	}
 }
 
-// hourRows returns the row for -hour, which makes 2000 calls per second and cancels a quarter
-// of them.
+// hourRows returns the row that the flag -hour selects. It makes 2000 calls per second, and cancels
+// a quarter of them.
 func hourRows() []row {
 	return []row{{name: "an hour of grpc-go with cancellations", app: goApp("grpc"), h2: true, hour: true,
 		loads: []program{

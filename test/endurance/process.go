@@ -21,7 +21,7 @@ type process struct {
 	name   string
 	cmd    *exec.Cmd
 	output *os.File      // standard error, and standard output if it is not captured
-	stdout *bytes.Buffer // captured standard output; nil if it is part of output
+	stdout *bytes.Buffer // captured standard output; nil if the standard output is written to output
 	done   chan struct{} // closed after the process has exited
 }
 

@@ -26,7 +26,7 @@ const (
 
 // startProxy starts the proxy of a variant, and waits until it is listening. It returns nil
 // if the variant has no proxy.
-func startProxy(v variant, at *place, r *row, o *settings) (*process, error) {
+func startProxy(v variant, at *parameters, r *row, o *settings) (*process, error) {
 	var argv, env []string
 	var file string
 	var err error
@@ -63,7 +63,7 @@ func startProxy(v variant, at *place, r *row, o *settings) (*process, error) {
 
 // sidecarSettings returns the environment of the sidecar. The settings of the row override
 // the other settings, which include those of the command line.
-func sidecarSettings(at *place, r *row, all []string) []string {
+func sidecarSettings(at *parameters, r *row, all []string) []string {
 	return slices.Concat([]string{
 		"ON_KNATIVE=false",
 		"USER_PORT=" + port(at.App),
@@ -84,7 +84,7 @@ const restTime = 20 * time.Second
 
 // awaitRest waits until the statistics of the sidecar are zero. It returns "", or a description of the
 // statistics that are not zero after restTime.
-func awaitRest(ctx context.Context, at *place) string {
+func awaitRest(ctx context.Context, at *parameters) string {
 	wrong := ""
 	for end := time.Now().Add(restTime); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
 		var stats map[string]float64
@@ -110,7 +110,7 @@ func awaitRest(ctx context.Context, at *place) string {
 }
 
 // failureCounters returns the failure counters of the sidecar that are not zero.
-func failureCounters(ctx context.Context, at *place) []string {
+func failureCounters(ctx context.Context, at *parameters) []string {
 	text, err := fetch(ctx, "http://"+at.Metrics+"/metrics")
 	if err != nil {
 		return []string{"metrics: " + err.Error()}

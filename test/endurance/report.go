@@ -39,7 +39,7 @@ func (l *line) verdict() string {
 	if l.outcomes[direct] == nil || l.outcomes[sidecar] == nil {
 		return alone
 	}
-	most := manyConnections // at least this value, because the other variants can use a single connection
+	most := manyConnections // minimum, because a limit derived from a single connection would be too low
 	for v, out := range l.outcomes {
 		if v != sidecar {
 			most = max(most, out.connections)
@@ -185,7 +185,8 @@ const (
 	endMarker   = "<!-- /endurance -->"
 )
 
-// writeTo writes the lines of r into the table between the markers of a document. It keeps the lines of other rows.
+// writeTo updates the table between the markers of a document with the lines of r. It keeps the lines of rows that did
+// not run.
 func (r *report) writeTo(page string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {

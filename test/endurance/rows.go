@@ -4,7 +4,8 @@ package main
 
 import "fmt"
 
-// A program is a path or a name with arguments. Each element is a template of a place.
+// A program is a path or a name with arguments. Each element is a template that can contain fields
+// of parameters.
 type program []string
 
 // A row is one line of the table.
@@ -43,7 +44,8 @@ func goLoad(name string, args ...string) program {
 		"-seconds={{.Seconds}}", "-requests={{.Requests}}"}, args...)
 }
 
-// toolLoad repeats a load generator that sends a fixed number of requests on each run.
+// toolLoad runs a load generator repeatedly. The generator sends a fixed number of requests in each
+// run.
 func toolLoad(command ...string) program {
 	return append(append(goLoad("repeat"), "--"), command...)
 }

@@ -14,13 +14,13 @@ import (
 type outcome struct {
 	result
 	connections int      // highest number of connections to the application
-	gauges      []string // description of each gauge that grows in the row for -hour
+	gauges      []string // values of the gauges in a row of an hour
 	notes       []string // counters and output that help to find the cause of failures
 }
 
 // runRow runs a row in one variant.
 func runRow(ctx context.Context, dir string, r *row, v variant, o *settings) (*outcome, error) {
-	at, err := newPlace(dir, r, v, o)
+	at, err := newParameters(dir, r, v, o)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func runRow(ctx context.Context, dir string, r *row, v variant, o *settings) (*o
 
 // check adds the failures that are visible after the load: processes that have exited, and
 // statistics of the sidecar that do not return to zero.
-func (out *outcome) check(ctx context.Context, at *place, v variant, app, proxy *process) {
+func (out *outcome) check(ctx context.Context, at *parameters, v variant, app, proxy *process) {
 	for _, p := range []*process{app, proxy} {
 		if p != nil && !p.running() {
 			out.fail(p.name+" ended", 1)
@@ -77,7 +77,7 @@ func (out *outcome) check(ctx context.Context, at *place, v variant, app, proxy 
 	out.notes = append(out.notes, failureCounters(ctx, at)...)
 }
 
-// samplesOfHour is the number of samples of the row for -hour.
+// samplesOfHour is the number of samples in a row of an hour.
 const samplesOfHour = 240
 
 // checkGrowth adds a failure for each gauge that grows.
@@ -90,7 +90,7 @@ func (out *outcome) checkGrowth(samples series) {
 }
 
 // startApplication starts the application of a row, and waits until it listens.
-func startApplication(at *place, r *row) (*process, error) {
+func startApplication(at *parameters, r *row) (*process, error) {
 	argv, err := at.argv(r.app)
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func startApplication(at *place, r *row) (*process, error) {
 }
 
 // environment returns the environment of applications and clients.
-func (p *place) environment() []string {
+func (p *parameters) environment() []string {
 	return append(os.Environ(), "NODE_PATH="+p.Modules, "PYTHONPATH="+p.Peers, "PYTHONDONTWRITEBYTECODE=1")
 }
 
@@ -116,7 +116,7 @@ func (p *place) environment() []string {
 const loadTime = maxLoadTime + maxCallTime + patience
 
 // runLoads runs all clients of a row at the same time and adds up their results.
-func runLoads(ctx context.Context, at *place, r *row, sum *result) error {
+func runLoads(ctx context.Context, at *parameters, r *row, sum *result) error {
 	var clients []*process
 	defer func() {
 		for _, p := range clients {

@@ -30,7 +30,8 @@ func runTool(ctx context.Context, l *load) error {
 		c := exec.CommandContext(ctx, path, l.command[1:]...)
 		c.Stderr = os.Stderr
 		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		// Output returns an error if a request failed. The text contains the number of failed requests.
+		// Ignore the exit status, because some load generators report failed requests with it.
+		// Their output contains the number of failed requests.
 		text, err := c.Output()
 		var exit *exec.ExitError
 		if err != nil && !errors.As(err, &exit) {

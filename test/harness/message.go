@@ -20,7 +20,7 @@ type Message struct {
 	Fields   []string // "name: value" with a lower-case name
 	Body     string
 	Trailers []string // in the format of Fields
-	Complete bool     // the message ends at its length or last chunk and is not truncated
+	Complete bool     // the end of the body is marked by a length or the last chunk, or there is no body
 }
 
 // Method returns the method of a request.
@@ -106,7 +106,7 @@ func (m *Message) ReadBody(r *bufio.Reader) error {
 		}
 		m.Complete = true
 		return m.readContent(r, n)
-	case strings.HasPrefix(m.Start, "HTTP/"): // without framing, the body of a response ends with the connection
+	case strings.HasPrefix(m.Start, "HTTP/"): // without a length or a coding, the body of a response ends when the connection is closed
 		b, err := io.ReadAll(r)
 		m.Body += string(b)
 		return err

@@ -179,8 +179,8 @@ func (a *activatorProcess) ask(client *http.Client, path string) (*http.Response
 		activator.RevisionHeaderName+": "+a.p.Name, activator.RevisionHeaderNamespace+": "+a.p.Namespace)
 }
 
-// The activator holds a request for a pod that is not ready, probes the sidecar, and forwards
-// the request when the probe succeeds, before Kubernetes reports the pod as ready.
+// The activator holds a request for a pod that is not ready, and probes the sidecar. When the probe
+// succeeds, it forwards the request, even if Kubernetes has not reported the pod as ready yet.
 func activatorForwardsRequestWhenReady(t *testing.T, r *Release) {
 	for _, service := range []string{"plain", "probe-http", "h2c", "probe-grpc", "tls"} {
 		t.Run(service, func(t *testing.T) {

@@ -194,7 +194,7 @@ func drainWaitsForRequest(t *testing.T, _ *Release) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := p.client.Do(r) // the first byte has arrived, so the request is in the app
+	answer, err := p.client.Do(r) // the app is processing the request, because the first byte of the response has arrived
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,8 +242,8 @@ func onlyIdleTimeoutEndsWebSocket(t *testing.T, _ *Release) {
 }
 
 // As in Knative's TestRevisionTimeout, timeoutSeconds applies to the complete request. Before
-// Knative 1.19, it applies to the time until the first byte. A late response is replaced with
-// status 504 or truncated.
+// Knative 1.19, it applied only to the time until the first byte. A response that has not begun at
+// the timeout is replaced with status 504, and any other response is truncated.
 func timeoutSecondsFollowsRelease(t *testing.T, r *Release) {
 	p := newPod(t, "timeout-shortest")
 	p.start()

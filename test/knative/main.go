@@ -16,7 +16,7 @@ import (
 const (
 	root = "../../.." // root directory of the project, relative to the directory in which the tests of a release run
 
-	insideName     = "KNATIVE_INSIDE"     // directory of the programs; set inside the new namespaces
+	insideName     = "KNATIVE_INSIDE"     // directory of the programs; only set in the process that runs the tests
 	servingName    = "KNATIVE_SERVING"    // directory of knative.dev/serving
 	networkingName = "KNATIVE_NETWORKING" // directory of knative.dev/networking
 	sidecarName    = "QUEUE_PROXY"        // queue-proxy under test; "knative" means the queue-proxy of the release
@@ -70,7 +70,7 @@ func runInside() (code int, err error) {
 	again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
 	again.Env = append(os.Environ(),
 		insideName+"="+dir, sidecarName+"="+sidecar, servingName+"="+serving, networkingName+"="+networking,
-		"SYSTEM_NAMESPACE=knative-serving", "METRICS_DOMAIN=knative.dev/internal/serving") // set the variables that the controller also has
+		"SYSTEM_NAMESPACE=knative-serving", "METRICS_DOMAIN=knative.dev/internal/serving") // set the variables that the controller also sets
 	again.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
 		Pdeathsig:  syscall.SIGKILL,

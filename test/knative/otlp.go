@@ -19,8 +19,8 @@ import (
 	netheader "knative.dev/networking/pkg/http/header"
 )
 
-// A collector receives telemetry. It stores OTLP over HTTP, and it only acknowledges OTLP over
-// gRPC and Zipkin spans.
+// A collector receives telemetry. It records the data that it receives in OTLP over HTTP. It
+// acknowledges OTLP over gRPC and Zipkin spans, but does not decode them.
 type collector struct {
 	mu          sync.Mutex
 	instruments map[string]Instrument
@@ -137,8 +137,8 @@ func (c *collector) runtimeMetrics() map[string]Instrument {
 	return all
 }
 
-// The Go runtime metrics have the same types as in Knative: a metric that can decrease is a sum
-// that is not monotonic.
+// The Go runtime metrics have the same types as in Knative. For example, a metric that can decrease
+// is a sum that is not monotonic.
 func runtimeMetricsHaveKnativeTypes(t *testing.T, r *Release) {
 	want := r.RuntimeMetrics(t)
 	c := startCollector(t)

@@ -113,7 +113,8 @@ next:
 	return "", false
 }
 
-// poll calls ask until it returns nil. The test fails after patience.
+// poll calls ask until ask returns nil. The test fails if this takes longer than patience. what
+// describes the operation in the message.
 func poll(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {

@@ -107,7 +107,8 @@ func fullQueueReturnsUnavailable(t *testing.T, _ *Release) {
 	}
 }
 
-// A client with a common retry policy succeeds if the queue is full for a short time.
+// The calls of a client with a common retry policy succeed even if the queue is full for a short
+// time.
 func grpcClientRetriesFullQueue(t *testing.T, _ *Release) {
 	p := newPod(t, grpcService)
 	p.start()

@@ -50,8 +50,8 @@ type Exceptions struct {
 	End    bool // the sidecar has exited, so it can have closed a connection before it received the request
 }
 
-// Reconcile compares the records of a request after it has ended, and returns its verdict. The request is lost if the
-// records differ:
+// Reconcile compares the records of a finished request, and returns its verdict. The request is lost if the records
+// differ:
 //
 //   - the client received a response of the application, but the application did not receive the request
 //   - the application received a POST request twice

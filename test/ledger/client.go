@@ -116,7 +116,7 @@ func (q Request) OverH2() Request {
 	return q
 }
 
-// Usual returns the default requests. Repeated entries are sent more often.
+// Usual returns the default requests. A request that occurs twice is sent twice as often.
 func Usual() []Request {
 	return []Request{
 		Get("/bytes/3000", 3000),
@@ -471,7 +471,7 @@ func (v *Client) send2(ctx context.Context, q Request, id string) (*http.Respons
 		cancel()
 		return nil, err
 	}
-	a.Body = ended{a.Body, cancel}
+	a.Body = cancelingBody{a.Body, cancel}
 	return a, nil
 }
 
@@ -485,13 +485,13 @@ func (as) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ended is a body that cancels the request when it is closed.
-type ended struct {
+// cancelingBody is a response body that cancels the request when the body is closed.
+type cancelingBody struct {
 	io.ReadCloser
 	end func()
 }
 
-func (b ended) Close() error {
+func (b cancelingBody) Close() error {
 	defer b.end()
 	return b.ReadCloser.Close()
 }

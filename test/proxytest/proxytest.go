@@ -39,7 +39,7 @@ import (
 type Options struct {
 	rewrite.ServerSettings
 
-	Reference  bool // serve with package reference instead of the engines
+	Reference  bool // use package reference instead of the engines
 	TLS        bool // clients connect over TLS
 	Narrow     bool // minimize the buffers of the sockets to clients
 	UnknownApp bool // do not detect the protocol of the app at startup
@@ -58,7 +58,7 @@ type Proxy struct {
 	reference *reference.Server
 	app       *http1client.App
 	h2client  *http2client.Client
-	clientTLS *tls.Config // TLS configuration of clients; nil for plain connections
+	clientTLS *tls.Config // TLS configuration of clients; nil if they do not use TLS
 	log       harness.Buffer
 	counter   counter
 	shutdown  sync.Once
@@ -67,8 +67,8 @@ type Proxy struct {
 	observations []observation.Observation
 }
 
-// Start starts a proxy in front of an app. If change is not nil, it can modify the parts of the
-// proxy before it serves.
+// Start starts a proxy in front of an app. If change is not nil, Start calls it before the proxy
+// accepts connections, so that change can modify the proxy and the options.
 func Start(t testing.TB, app *harness.App, change func(*proxy.Proxy, *Options)) *Proxy {
 	t.Helper()
 	return StartOn(t, app.Port, change)

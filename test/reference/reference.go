@@ -41,8 +41,8 @@ type Server struct {
 	server   *http.Server
 }
 
-// New returns a server that runs requests through front and forwards them to app, or with client if
-// the app supports HTTP/2. Messages of net/http are written to logger.
+// New returns a server that passes requests to front and forwards them to app. HTTP/2 requests are
+// forwarded with client if the app supports HTTP/2. Messages of net/http are written to logger.
 func New(settings rewrite.ServerSettings, front transport.Handler, app *http1client.App, client *http2client.Client, logger *log.Logger) *Server {
 	s := &Server{settings: settings, proxy: front, app: app, client: client}
 	protocols := new(http.Protocols)
@@ -55,7 +55,8 @@ func New(settings rewrite.ServerSettings, front transport.Handler, app *http1cli
 	return s
 }
 
-// Serve serves the connections of ln until Shutdown. If config is not nil, they use TLS.
+// Serve serves the connections of ln until Shutdown is called. If config is not nil, the
+// connections use TLS.
 func (s *Server) Serve(ln net.Listener, config *tls.Config) error {
 	if config != nil {
 		ln = tls.NewListener(ln, config)
@@ -107,7 +108,7 @@ func (f *flusher) FlushError() error {
 // Unwrap implements the interface that http.ResponseController uses.
 func (f *flusher) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
-// exchange implements transport.Exchange and http.RoundTripper for one request, and rewrite.Client.
+// exchange implements transport.Exchange, rewrite.Client and http.RoundTripper for one request.
 type exchange struct {
 	*Server
 	w        http.ResponseWriter
@@ -128,7 +129,7 @@ type exchange struct {
 type body struct {
 	source   io.Reader
 	mu       sync.Mutex
-	left     int64 // bytes that were not read; negative if the length is unknown
+	left     int64 // number of unread bytes; negative if the length is unknown
 	complete bool
 	err      error // error of source; nil after io.EOF
 }
@@ -154,7 +155,7 @@ func (b *body) state() (complete bool, err error) {
 
 func (x *exchange) isH2() bool { return x.r.ProtoMajor == 2 }
 
-// bodyIsLeft reports whether a part of the body of an HTTP/1 request has not arrived yet.
+// bodyIsLeft reports whether a part of an HTTP/1 request body has not arrived yet.
 func (x *exchange) bodyIsLeft() bool {
 	return !x.isH2() && !x.BodyArrived()
 }
@@ -250,8 +251,8 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 
 var errRefused = errors.New("the request is not forwarded")
 
-// RoundTrip implements http.RoundTripper for ReverseProxy. If it returns an error, it has set the
-// result.
+// RoundTrip implements http.RoundTripper for ReverseProxy. If it returns an error, x.result.Err
+// contains the cause.
 func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	x.trace = httptrace.ContextClientTrace(out.Context())
 	call := rewrite.Call{Request: x.request(out.Header), Client: x}
@@ -284,7 +285,8 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	return r, nil
 }
 
-// request returns the request to the user container. h are the fields from ReverseProxy.
+// request returns the request to the user container. h contains the fields that ReverseProxy would
+// send, and is modified.
 func (x *exchange) request(h http.Header) *rewrite.Request {
 	r := x.r
 	if r.Header["User-Agent"] == nil {

@@ -23,8 +23,8 @@ const (
   compressions: [COMPRESSION_IDENTITY, COMPRESSION_GZIP, COMPRESSION_BR, COMPRESSION_ZSTD, COMPRESSION_DEFLATE, COMPRESSION_SNAPPY]
   supportsHalfDuplexBidiOverHttp1: true
 `
-	// bothVersions contains no gRPC and no bidirectional streams, because these need HTTP/2
-	// between all peers.
+	// bothVersions excludes gRPC and full-duplex bidirectional streams, because they require HTTP/2
+	// on both sides of the proxy.
 	bothVersions = `features:
   versions: [HTTP_VERSION_1, HTTP_VERSION_2]
   protocols: [PROTOCOL_CONNECT, PROTOCOL_GRPC_WEB]
@@ -39,9 +39,9 @@ const (
 `
 )
 
-// serverMode runs the server cases against the reference server. If otherVersion is true, the
-// proxy receives HTTP/1.1 instead of HTTP/2 requests, and vice versa. otherVersion has no
-// effect on the direct variant.
+// serverMode runs the server cases with the reference server, which is behind the proxy of the
+// variant. If otherVersion is true, the proxy receives HTTP/1.1 instead of HTTP/2 requests, and
+// vice versa. otherVersion has no effect on the direct variant.
 func serverMode(configuration string, otherVersion bool) func(context.Context, *environment, variant) (*result, error) {
 	return func(ctx context.Context, e *environment, v variant) (*result, error) {
 		if v == direct {
@@ -58,7 +58,8 @@ func serverMode(configuration string, otherVersion bool) func(context.Context, *
 	}
 }
 
-// clientMode runs the cases for clients. The reference client is under test.
+// clientMode runs the client cases with the reference client, which connects through the proxy of
+// the variant.
 func clientMode(configuration string) func(context.Context, *environment, variant) (*result, error) {
 	return func(ctx context.Context, e *environment, v variant) (*result, error) {
 		if v == direct {
@@ -96,7 +97,7 @@ func runConnect(ctx context.Context, e *environment, mode, configuration string,
 	return parseConnect(text)
 }
 
-// The lines that the connectrpc runner and the subcommands of this program print.
+// Patterns for the output of the connectrpc runner and of the subcommands of this program.
 var (
 	failedLine   = regexp.MustCompile(`(?m)^FAILED: (.*?)( was expected to fail.*|:)$`)
 	defectLine   = regexp.MustCompile(`(?m)^` + defectPrefix + `(.*)$`)

@@ -32,8 +32,8 @@ func main() {
 	os.Exit(1)
 }
 
-// command runs the subcommand in args: "server" starts a server under test, "client"
-// starts a client under test, and without a subcommand the program runs the suites.
+// command runs the subcommand in args: "server" starts a server under test, and "client" starts a
+// client under test. Without a subcommand, it runs the suites.
 func command(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		switch args[0] {

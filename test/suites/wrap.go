@@ -227,8 +227,9 @@ func orphaned(ctx context.Context) <-chan struct{} {
 	return ended
 }
 
-// plainServerRequest returns a request for a server without TLS. It also returns whether
-// the request was for TLS, and whether the server supports HTTP/2.
+// plainServerRequest replaces the TLS fields and the HTTP version in a request of the runner. The
+// returned request starts a server without TLS. useTLS reports whether the runner requested TLS,
+// and http2 reports whether the server must support HTTP/2.
 func plainServerRequest(request []byte, otherVersion bool) (plain []byte, useTLS, http2 bool, err error) {
 	values, rest, err := parseFields(request, serverRequestVersion, serverRequestTLS, serverRequestCredentials)
 	if err != nil {
@@ -258,7 +259,7 @@ func (e *environment) serverResponse(p *proxy, useTLS bool) ([]byte, error) {
 	return appendBytes(response, serverResponseCertificate, cert), err
 }
 
-// address returns the address in two fields of a message.
+// address returns the address with the host and the port in the given fields of a message.
 func (f fields) address(host, portNumber protowire.Number) string {
 	return net.JoinHostPort(string(f.bytes[host]), strconv.FormatUint(f.varints[portNumber], 10))
 }

@@ -294,8 +294,8 @@ type choice struct {
 
 func (c choice) String() string { return *c.value }
 
-// Type returns the words, which help texts show in place of the value. If there are more than maxWordsInType words, it
-// returns "word".
+// Type implements pflag.Value. Help texts show the result in place of the value: the allowed words, separated by "|",
+// or "word" if there are more than maxWordsInType words.
 func (c choice) Type() string {
 	if len(c.words) > maxWordsInType {
 		return "word"

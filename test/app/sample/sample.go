@@ -440,7 +440,7 @@ func (a *App) waitOrEnd(r *http.Request, ms int64) bool {
 	}
 }
 
-// wait sleeps for some milliseconds. It returns false if the client disconnected first.
+// wait sleeps for ms milliseconds. It returns false if the client disconnects first.
 func wait(r *http.Request, ms int64) bool {
 	t := time.NewTimer(time.Duration(ms) * time.Millisecond)
 	defer t.Stop()

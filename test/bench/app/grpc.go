@@ -16,8 +16,8 @@ import (
 // of five bytes.
 const messageSize = 100
 
-// The flow control windows of the app are larger than a client can fill, so that no proxy waits
-// for the app. The app replenishes the window of the connection in steps.
+// The flow control windows of the app are so large that a proxy never waits for a window update.
+// The app replenishes the window of a connection in steps of windowStep.
 const (
 	streamWindow     = 1 << 20
 	connectionWindow = 1 << 30
@@ -32,8 +32,8 @@ var (
 	grpcTrailer = append(append([]byte{0x00, 11}, "grpc-status"...), 1, '0')
 )
 
-// serveGRPC serves one connection of HTTP/2 with prior knowledge until it ends. It sends the
-// same response to each complete request. It does not decode header blocks, because their
+// serveGRPC serves one HTTP/2 connection with prior knowledge until the connection ends. It sends
+// the same response to each complete request. It does not decode header blocks, because their
 // contents do not matter.
 func serveGRPC(c net.Conn) {
 	defer c.Close()
@@ -45,7 +45,7 @@ func serveGRPC(c net.Conn) {
 	g := &grpcConn{in: in, out: bufio.NewWriterSize(c, readSize), window: 65535, streamWindow: 65535}
 	g.framer = http2.NewFramer(g.out, g.in)
 	g.framer.SetReuseFrames()
-	_ = g.serve() // an error also fails requests of the client, so the bench reports it
+	_ = g.serve() // ignore the error, because it also makes requests of the load fail
 }
 
 // A grpcConn is a connection of serveGRPC. A single goroutine reads and writes.
@@ -118,8 +118,8 @@ func (g *grpcConn) take(f http2.Frame) error {
 	return nil
 }
 
-// answer adds a complete request, if any, and sends responses as far as the window of the
-// connection allows.
+// answer queues the response to a complete request, if ended is true, and sends as many queued
+// responses as the window of the connection allows.
 func (g *grpcConn) answer(stream uint32, ended bool) error {
 	if ended {
 		g.waiting = append(g.waiting, stream)

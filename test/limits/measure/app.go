@@ -12,9 +12,9 @@ import (
 // An app describes an application. Its workers process the requests to /.
 type app struct {
 	workers int
-	took    time.Duration                  // mean time of a worker for a request; each time is 0.5 to 1.5 times the mean
-	reject  int                            // maximum number of requests in the application; others are rejected with status; 0 means no limit
-	status  int                            // status of the response to rejected requests
+	took    time.Duration                  // mean time that a worker needs for a request; the time of a request is 0.5 to 1.5 times the mean
+	reject  int                            // maximum number of requests in the application; 0 means no limit
+	status  int                            // status code of the response to a request that exceeds reject
 	batch   int                            // maximum number of requests that a worker processes together; 0 means 1
 	each    time.Duration                  // time added to took for each request of a batch
 	pause   time.Duration                  // length of the garbage collection pause every 2 s; 0 means none
@@ -138,8 +138,9 @@ func (a *handler) work(w http.ResponseWriter, r *http.Request) {
 // gatherTime is the time to wait for further requests of a batch.
 const gatherTime = 2 * time.Millisecond
 
-// processBatches waits until the batch of a request is complete. If the request gets a worker,
-// processBatches processes batches until the request's own batch is complete.
+// processBatches waits until the request is complete. If a worker is free before another goroutine
+// has completed the request, processBatches uses this worker to process batches until one of them
+// contains the request.
 func (a *handler) processBatches() {
 	complete := make(chan struct{})
 	a.queued <- complete

@@ -17,7 +17,7 @@ import (
 type result struct {
 	goodput float64 // number of responses with status 200 per second
 	p99     float64 // 99th percentile of the time of these responses in seconds
-	failed  float64 // share of the responses that are not successful; excludes canceled requests
+	failed  float64 // share of unsuccessful responses; canceled requests are excluded
 }
 
 // recorder counts the responses of the measured clients.

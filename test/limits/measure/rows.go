@@ -25,7 +25,7 @@ type group struct {
 	upload time.Duration // time during which the client sends one byte of the request body per second
 	read   time.Duration // pause before the response is read
 	socket bool          // the clients open WebSockets
-	burst  time.Duration // the client sends requests for one fifth of this interval; 0 means without pauses
+	burst  time.Duration // the client pauses for four fifths of this interval; 0 means no pauses
 	after  time.Duration // time before the first request; at most half of the warm-up
 }
 
@@ -80,7 +80,7 @@ func repeat(path string, n int) (all []string) {
 	return all
 }
 
-// change returns a factor of the application time after 35 s.
+// change returns a function for app.changed. Its value is 1 before 35 s, and factor afterwards.
 func change(factor float64) func(time.Duration) float64 {
 	return func(at time.Duration) float64 {
 		if at < 35*time.Second {

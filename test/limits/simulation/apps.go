@@ -19,7 +19,7 @@ const (
 	onCPU         // a request has received its CPU time
 	local         // the part of a request that needs no worker is complete
 	batch         // the device has completed a batch
-	gather        // the device no longer waits for a batch to fill
+	gather        // the device stops waiting for a full batch, or the available share of the cores is read
 	grown         // the pool receives more workers
 )
 
@@ -61,13 +61,14 @@ type Pool struct {
 	Spread  float64       // distribution of Time: 0 means constant, 1 means exponential
 	Local   time.Duration
 	Factor  func(at time.Duration) float64                    // factor of Time at a given time; nil means 1
-	Convoy  float64                                           // relative increase of the time with a worker for each request that waits
-	Hits    func(served int) float64                          // share of requests that need no worker, as a function of the processed requests; nil means 0
+	Convoy  float64                                           // relative increase in the time with a worker, per waiting request
+	Hits    func(served int) float64                          // share of requests that need no worker after the given number of processed requests; nil means 0
 	Errors  func(at time.Duration, inApp int) (share float64) // share of requests that fail immediately; nil means 0
 
-	Reject int // maximum number of requests in process; other requests fail immediately; 0 means no limit
+	Reject int // maximum number of busy workers; further requests fail immediately; 0 means no limit
 
-	// More workers are added at MoreAt. All workers stop at Stop for StopFor; 0 means never.
+	// More is the number of workers that are added at the time MoreAt. From the time Stop, no
+	// worker makes progress for the duration StopFor; 0 means that the workers never stop.
 	More          int
 	MoreAt        time.Duration
 	Stop, StopFor time.Duration
@@ -111,7 +112,7 @@ func (p *Pool) start(w *world, j *job) {
 // fast is the response time of a cache hit or an immediate failure.
 const fast = 2 * time.Millisecond
 
-// rejection is the time of a rejected request.
+// rejection is the response time of a rejected request.
 const rejection = 300 * time.Microsecond
 
 func (p *Pool) queue(w *world, j *job) {
@@ -157,8 +158,8 @@ func (p *Pool) event(w *world, j *job, what int) {
 	w.done(j)
 }
 
-// CPU is an application whose requests get equal shares of the cores, and then wait for the
-// time Wait.
+// CPU is an application whose requests share the cores equally. After a request has received its
+// CPU time, it waits for the duration Wait.
 type CPU struct {
 	Cores  float64
 	Time   time.Duration                  // mean CPU time of a request, exponentially distributed
@@ -168,10 +169,10 @@ type CPU struct {
 	Switch float64                        // relative slowdown for each request that exceeds the number of cores
 
 	share   float64
-	virtual float64 // CPU time in ns of a request that has run since the start
+	virtual float64 // CPU time, in ns, that a request would have received since the start of the simulation
 	at      int64   // time at which virtual was computed
 	version int
-	ready   heap // requests, sorted by the virtual time at which a request has enough CPU time
+	ready   heap // requests in progress, sorted by the value of virtual at which a request has received its CPU time
 }
 
 func (c *CPU) begin(w *world) {
@@ -181,7 +182,7 @@ func (c *CPU) begin(w *world) {
 	}
 }
 
-// rate returns the CPU time per second for each request.
+// rate returns the CPU time that each request receives per second, in seconds.
 func (c *CPU) rate() float64 {
 	n := float64(len(c.ready))
 	if n == 0 {
@@ -196,7 +197,7 @@ func (c *CPU) advance(w *world) {
 	c.at = w.now
 }
 
-// plan schedules the event for the next request that has enough CPU time.
+// plan schedules the onCPU event of the request that is the next to receive all of its CPU time.
 func (c *CPU) plan(w *world) {
 	c.version++
 	if len(c.ready) > 0 {

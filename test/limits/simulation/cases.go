@@ -17,7 +17,7 @@ type Case struct {
 }
 
 const (
-	// Ceiling is the maximum of the adaptive limit in all cases.
+	// Ceiling is the maximum of the adaptive limit in every simulation.
 	Ceiling = 100
 
 	// Settled is the time at which the adaptive limit must be stable. The measurement starts at
@@ -107,8 +107,8 @@ type Point struct {
 	State observation.LimitState
 }
 
-// Adaptive runs the case with the adaptive limit, which has its own seed, and returns the
-// result and each change to the limit.
+// Adaptive runs the case with the adaptive limit, whose seed is jitter. It returns the result and
+// each change to the limit.
 func (c *Case) Adaptive(requests, jitter uint64) (Result, []Point) {
 	r := c.run(requests)
 	return follow(&r, adapt.New(adapt.Settings{Max: Ceiling, Seed: jitter}))

@@ -8,7 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/proxy/adapt"
 )
 
-// A Gate admits requests to the application. [adapt.Limiter] is one.
+// A Gate admits requests to the application. [adapt.Limiter] implements Gate.
 type Gate interface {
 	State() observation.LimitState
 	Free() bool
@@ -20,7 +20,8 @@ type Gate interface {
 	Tick(now time.Time, waited time.Duration)
 }
 
-// plain is a gate that counts all requests that hold a slot.
+// plain is a Gate without special cases for streams and slow clients. Each admitted request holds a
+// slot until it ends.
 type plain struct {
 	running int
 	since   map[*adapt.Slot]plainSlot
@@ -61,11 +62,10 @@ type fixed int
 func (f fixed) limit() int                             { return int(f) }
 func (fixed) done(time.Time, time.Duration, int, bool) {}
 
-// Gradient2 returns the limit of the same name from Netflix's library concurrency-limits, with
-// its default settings: windows of one second, a long average of 600 windows, and a limit from
-// 20 to most.
-func Gradient2(most int) Gate {
-	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &gradient2{estimate: min(20, float64(most)), max: float64(most)}}
+// Gradient2 returns a Gate with the algorithm Gradient2 of Netflix's concurrency-limits library and
+// its default settings: windows of one second, a long average of 600 windows, and a minimum of 20.
+func Gradient2(maxLimit int) Gate {
+	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &gradient2{estimate: min(20, float64(maxLimit)), max: float64(maxLimit)}}
 }
 
 type gradient2 struct {
@@ -111,9 +111,9 @@ func (g *gradient2) update(short float64, inFlight int) {
 	g.estimate = max(min(20, g.max), min(g.max, next))
 }
 
-// Vegas returns the limit of the same name from Netflix's library concurrency-limits.
-func Vegas(most int) Gate {
-	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &vegas{estimate: min(20, float64(most)), max: float64(most)}}
+// Vegas returns a Gate with the algorithm Vegas of Netflix's concurrency-limits library.
+func Vegas(maxLimit int) Gate {
+	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &vegas{estimate: min(20, float64(maxLimit)), max: float64(maxLimit)}}
 }
 
 type vegas struct {

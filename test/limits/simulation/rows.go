@@ -18,7 +18,7 @@ type Row struct {
 	What  string
 	App   func() App
 	Load  Load
-	Sweep []int         // fixed limits near the best limit; the ceiling is added
+	Sweep []int         // fixed limits to compare, in addition to Ceiling
 	Warm  time.Duration // end of the warm-up; 0 means 30 s
 	For   time.Duration // total time; 0 means 90 s
 	Avoid string        // reason not to use the adaptive limit for this row; empty if the row meets the criteria
@@ -26,7 +26,7 @@ type Row struct {
 
 const ms = time.Millisecond
 
-// often returns a function that selects kind for one request in n.
+// often returns a function that returns kind for one of n requests, and nil for the others.
 func often(n int, kind *Kind) func(client, number int) *Kind {
 	return func(client, number int) *Kind {
 		if (number*7+client*3)%n == 0 {
@@ -36,7 +36,8 @@ func often(n int, kind *Kind) func(client, number int) *Kind {
 	}
 }
 
-// firsts returns a function that selects kind for the requests of the first n clients.
+// firsts returns a function that returns kind for the requests of the first n clients, and nil for
+// the others.
 func firsts(n int, kind *Kind) func(client, number int) *Kind {
 	return func(client, _ int) *Kind {
 		if client < n {
@@ -46,7 +47,8 @@ func firsts(n int, kind *Kind) func(client, number int) *Kind {
 	}
 }
 
-// alternating returns kinds for clients that alternate between fast and slow calls.
+// alternating returns the kind of the request with the given number. A client alternates between
+// fast and slow requests.
 func alternating(number int) *Kind {
 	if number%2 == 0 {
 		return &Kind{Scale: 0.1}
@@ -58,8 +60,8 @@ func poolOf(workers int, mean time.Duration) func() App {
 	return func() App { return &Pool{Workers: workers, Time: mean, Spread: 1} }
 }
 
-// rejecting returns an application that processes a number of requests and immediately
-// rejects the other requests.
+// rejecting returns an application that immediately rejects a request if the number of requests in
+// progress exceeds the limit.
 func rejecting(limit func(at time.Duration) int) func() App {
 	return func() App {
 		return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Errors: func(at time.Duration, inApp int) float64 {
@@ -71,14 +73,14 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function that returns the parameter before at times before moment, and the
-// parameter later at other times.
-func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
+// after returns a function of time. Its value is first before the given moment, and second
+// afterwards.
+func after[T any](moment time.Duration, first, second T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
-			return before
+			return first
 		}
-		return later
+		return second
 	}
 }
 
@@ -121,10 +123,10 @@ func openRows() []Row {
 	}
 }
 
-// pollRows returns rows in which a large share of the requests takes seconds and uses no worker.
+// pollRows returns rows with many requests that use no worker, but take several seconds.
 func pollRows() []Row {
 	sixteen := func() App { return &Pool{Workers: 16, Time: 100 * ms, Spread: 0.2} }
-	mixture := func(slow int) func(client, number int) *Kind { // slow is the number of slow requests among 20 requests
+	mixture := func(slow int) func(client, number int) *Kind { // slow is the number of slow requests in 20 requests
 		return func(client, number int) *Kind {
 			if (number*7+client*3)%20 < slow {
 				return &Kind{Hold: 3 * time.Second}
@@ -220,7 +222,7 @@ func problemRows() []Row {
 	}
 }
 
-// phaseRows returns rows with rare bursts and with a slow phase.
+// phaseRows returns a row with rare bursts, and a row with a slow phase.
 func phaseRows() []Row {
 	return []Row{
 		{Name: "rare bursts", What: "32 workers, 50 ms, 64 requests every 10 s", App: func() App { return &Pool{Workers: 32, Time: 50 * ms, Spread: 0.2} },
@@ -253,7 +255,7 @@ func phaseRows() []Row {
 // clients that wait after an error.
 func changeRows() []Row {
 	workers := func(n int) func() App { return func() App { return &Pool{Workers: n, Time: 60 * ms} } }
-	paths := func(first int) func(client, number int) *Kind { // paths returns path 1 for the first clients, and path 2 for the other clients
+	paths := func(first int) func(client, number int) *Kind { // path 1 for the first clients, and path 2 for the others
 		return func(client, _ int) *Kind {
 			if client < first {
 				return &Kind{Path: 1}
@@ -368,8 +370,8 @@ func usualRows() []Row {
 	return rows
 }
 
-// AdviceRows returns the rows of applications that are not full most of the time. If the
-// reported limit is used as a fixed limit, it must not reduce the goodput.
+// AdviceRows returns the rows of applications that have free capacity most of the time. The settled
+// limit must not reduce the goodput if it is used as a fixed limit.
 func AdviceRows() []Row {
 	slowPhases := func(at time.Duration) float64 {
 		if at%(20*time.Second) < 10*time.Second {
@@ -404,14 +406,13 @@ func steadily(rate float64) func(time.Duration) float64 {
 	return func(time.Duration) float64 { return rate }
 }
 
-// hostile is the number of attackers among 40 clients.
+// hostile is the number of attackers, and victims is the number of other clients.
 const (
 	hostile = 8
 	victims = 32
 )
 
-// HostileRows returns the rows with attackers. Of the 40 clients, 8 are attackers, and the
-// requests of the other clients are measured.
+// HostileRows returns the rows with attackers. Only the requests of the other clients are measured.
 func HostileRows() []Row {
 	app := poolOf(13, 20*ms)
 	var rows []Row
@@ -522,7 +523,7 @@ func (r *Row) Best() (limit int, best, ceiling Result) {
 // limit.
 const (
 	LeastOfBest    = 0.85 // minimum ratio of the goodput to the goodput with the best fixed limit
-	MostP99        = 1.5  // maximum ratio of the 99th percentile to that with the best fixed limit
+	MostP99        = 1.5  // maximum ratio of the 99th percentile to the 99th percentile with the best fixed limit
 	LeastOfCeiling = 0.97 // minimum ratio of the goodput to the goodput with the ceiling as a fixed limit
 )
 

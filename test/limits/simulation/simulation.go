@@ -24,8 +24,8 @@ type Load struct {
 	Backoff time.Duration                         // time that a client waits after an error
 }
 
-// A Kind describes requests that differ from the others. The zero value describes usual
-// requests.
+// A Kind describes the behavior of a request and its client. The zero value describes a usual
+// request.
 type Kind struct {
 	Upload   time.Duration // the client sends the request body for this time
 	Read     time.Duration // the client reads the response for this time
@@ -36,7 +36,7 @@ type Kind struct {
 	Patience time.Duration // the client disconnects after this time; 0 means never
 	Aside    bool          // the requests are not included in the result
 	Path     uint32        // hash of the path; 0 means unknown
-	Every    time.Duration // the application responds at the next multiple of this time without using a worker; 0 means that it is not used
+	Every    time.Duration // the application responds at the next multiple of this time without using a worker; 0 means that Hold applies
 }
 
 var usualKind Kind
@@ -241,7 +241,8 @@ func (w *world) arrive(client int) {
 	w.admit()
 }
 
-// oldest returns when the first queued request arrived.
+// oldest returns the arrival time of the first queued request, or the current time if no request is
+// queued.
 func (w *world) oldest() int64 {
 	w.skip()
 	if w.first == nil {

@@ -14,7 +14,7 @@ import (
 	"unicode"
 )
 
-// kinds are the prefixes of the functions that a flag of go test selects.
+// kinds maps the name of a go test flag to the prefixes of the functions that the flag selects.
 var kinds = map[string][]string{
 	"run":   {"Test", "Fuzz", "Example"},
 	"skip":  {"Test", "Fuzz", "Example"},
@@ -22,7 +22,7 @@ var kinds = map[string][]string{
 	"bench": {"Benchmark"},
 }
 
-// ofKind returns the functions that a flag of go test can select.
+// ofKind returns the functions that the go test flag named kind can select.
 func ofKind(functions []string, kind string) []string {
 	var selected []string
 	for _, name := range functions {

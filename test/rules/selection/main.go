@@ -52,7 +52,8 @@ func run(args []string, input io.Reader) error {
 	return missing(topLevel(*tests), ofKind(functions, "run"), "test functions in "+strings.Join(flags.Args(), " "))
 }
 
-// missing returns an error if an alternative of the pattern matches none of the names. kind describes the names.
+// missing returns an error if one of the alternatives in the pattern does not match any name. The error message uses
+// kind to describe the names.
 func missing(pattern string, names []string, kind string) error {
 	without, err := unmatched(pattern, names)
 	if err != nil {

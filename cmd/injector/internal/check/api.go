@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// Minor versions of Kubernetes 1 that are required for the match conditions of a webhook,
-// and for a policy.
+// Minimum minor versions of Kubernetes: minMinor for webhooks with match conditions, and
+// minPolicyMinor for policies.
 const (
 	minMinor       = 28
 	minPolicyMinor = 36

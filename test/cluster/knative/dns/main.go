@@ -26,7 +26,7 @@ import (
 
 const (
 	suffix = ".svc.cluster.local."
-	ttl    = 5 // in seconds; short, because the addresses of headless Services change
+	ttl    = 5 // time to live of a record in seconds; it is short because the addresses of headless Services change
 	depth  = 4 // maximum number of CNAME records for a name
 )
 

@@ -20,9 +20,9 @@ import (
 	"time"
 )
 
-// A place contains the addresses and files of one run. Its fields can be used in the arguments
-// of a program, which are templates. Addresses are host:port.
-type place struct {
+// parameters contains the addresses and files of one run. The arguments of programs and the
+// configuration files of peers are templates that can contain its fields. Addresses are host:port.
+type parameters struct {
 	Self     string // path of this program
 	Dir      string // directory of the run
 	Peers    string // directory with the scripts and configurations of the peers
@@ -41,8 +41,8 @@ type place struct {
 	Cert, Key, Pair                                string // PEM files; Pair contains the certificate and the key
 }
 
-// newPlace returns a place with free addresses and a directory below parent.
-func newPlace(parent string, r *row, v variant, o *settings) (*place, error) {
+// newParameters returns parameters with free addresses and a new directory below parent.
+func newParameters(parent string, r *row, v variant, o *settings) (*parameters, error) {
 	dir, err := os.MkdirTemp(parent, "run")
 	if err != nil {
 		return nil, fmt.Errorf("run: %w", err)
@@ -51,7 +51,7 @@ func newPlace(parent string, r *row, v variant, o *settings) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &place{
+	p := &parameters{
 		Self: o.self, Dir: dir, Peers: filepath.Join(parent, "peers"), Modules: o.modules, Files: filepath.Join(parent, "files"),
 		App: addresses[0], AppTLS: addresses[1], Plain: addresses[2], TLS: addresses[3],
 		Admin: addresses[4], Autoscaler: addresses[5], Metrics: addresses[6], Status: addresses[7],
@@ -81,13 +81,13 @@ func port(address string) string {
 }
 
 // AppPort returns the port of the application.
-func (p *place) AppPort() string { return port(p.App) }
+func (p *parameters) AppPort() string { return port(p.App) }
 
 // AppTLSPort returns the port of the second address of the application.
-func (p *place) AppTLSPort() string { return port(p.AppTLS) }
+func (p *parameters) AppTLSPort() string { return port(p.AppTLS) }
 
 // Count returns the number of requests of a load whose duration cannot be set.
-func (p *place) Count() int {
+func (p *parameters) Count() int {
 	const perSecond = 3000
 	if p.Requests > 0 {
 		return p.Requests
@@ -95,8 +95,8 @@ func (p *place) Count() int {
 	return p.Seconds * perSecond
 }
 
-// fill replaces the references to fields of the place in text.
-func (p *place) fill(text string) (string, error) {
+// fill executes the template text with the fields of p.
+func (p *parameters) fill(text string) (string, error) {
 	t, err := template.New("").Parse(text)
 	if err != nil {
 		return "", fmt.Errorf("template: %w", err)
@@ -109,7 +109,7 @@ func (p *place) fill(text string) (string, error) {
 }
 
 // argv returns a program's path and arguments.
-func (p *place) argv(c program) ([]string, error) {
+func (p *parameters) argv(c program) ([]string, error) {
 	argv := make([]string, len(c))
 	for i, text := range c {
 		filled, err := p.fill(text)
@@ -128,9 +128,9 @@ func (p *place) argv(c program) ([]string, error) {
 //go:embed peers
 var peerFiles embed.FS
 
-// Configure executes the template of a configuration file in the directory peers and returns
-// the path of the result.
-func (p *place) Configure(name string) (string, error) {
+// Configure executes a configuration file in the directory peers as a template, and returns the
+// path of the result.
+func (p *parameters) Configure(name string) (string, error) {
 	text, err := peerFiles.ReadFile("peers/" + name)
 	if err != nil {
 		return "", fmt.Errorf("configuration: %w", err)
