@@ -4,12 +4,16 @@ import "time"
 
 // A Holder describes a request that holds a slot.
 type Holder struct {
-	Method  string    `json:"method"` // truncated for display, like Path
-	Path    string    `json:"path"`
-	Phase   string    `json:"phase"`
-	Since   time.Time `json:"since"`   // arrival time of the request
-	Slot    time.Time `json:"slot"`    // time at which the request got the slot
-	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
+	Method string    `json:"method"` // truncated for display, like Path
+	Path   string    `json:"path"`
+	Phase  string    `json:"phase"`
+	Since  time.Time `json:"since"` // arrival time of the request
+	Slot   time.Time `json:"slot"`  // time at which the request got the slot
+
+	// Uploading is true if the app waits for the request body.
+	Uploading bool `json:"uploading,omitempty"`
+
+	Counted string `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
 }
 
 // AppRequests counts the client requests in the user container. The numbers do not include the requests in Held.

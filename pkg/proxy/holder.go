@@ -24,11 +24,14 @@ func (p *Proxy) Holders() []observation.Holder {
 		}
 		line := &state.seen.Line // set before the request was added to the list
 		all = append(all, observation.Holder{
-			Method:  observation.Shown(line.Method),
-			Path:    observation.Shown(line.Path()),
-			Phase:   phase.String(),
-			Since:   state.start,
-			Slot:    state.seen.Slot, // set before the phase Dialling
+			Method: observation.Shown(line.Method),
+			Path:   observation.Shown(line.Path()),
+			Phase:  phase.String(),
+			Since:  state.start,
+			Slot:   state.seen.Slot, // set before the phase Dialling
+
+			Uploading: phase < observation.Streaming && state.awaitsBody(),
+
 			Counted: p.Limit.exemption(&state.ticket),
 		})
 	}

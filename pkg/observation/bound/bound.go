@@ -152,7 +152,7 @@ var bounds = [NumEvents]struct {
 	AppHeadBody: {"app-head-body", Connection,
 		"The user container sent a body in response to HEAD. Remove the body from the response."},
 	MalformedRequest: {"malformed-request", Request,
-		"The client sent a request that is not valid HTTP, or an expectation that is not supported. Check whether the client uses the correct port and protocol."},
+		"The client sent a request that is not valid HTTP, or an unsupported expectation. Check the port and the protocol of the client."},
 	HTTP2Error: {"h2-protocol", Connection,
 		"The client violated the HTTP/2 protocol. Check the HTTP/2 library of the client."},
 	TLSNoCertificate: {"tls-no-certificate", Connection,

@@ -105,12 +105,15 @@ var rules = [...]rule{
 	{hangs, "the application does not respond",
 		"Take a thread dump of the application and restart the pod. Set a request timeout and a liveness probe.",
 		checkHang},
+	{"stalled", "requests without a response use the slots",
+		"Check whether the application hangs on these requests.",
+		checkStall},
 	{"not-ready", "the readiness probe fails", "", checkReadiness},
 	{"readiness-flaps", "the readiness of the application changes frequently",
 		"Check whether the application fails under load. If it does not, make the probe less strict.",
 		checkFlaps},
 	{"app-fails", "the application is unreachable, closes connections, resets streams or sends invalid responses",
-		"Check whether the container was restarted or ran out of memory (kubectl describe pod). Check the application log.",
+		restarted,
 		failures(observation.AppUnreachable, observation.AppReset, observation.AppGarbage)},
 	{"app-errors", "the application returns errors",
 		"Check the application log and the dependencies of the application. If the errors started after a rollout, undo the rollout.",
@@ -285,15 +288,19 @@ type summary struct {
 	Requests  uint32  `json:"requests"`
 	Responses uint32  `json:"responses"` // complete responses from the app
 	Errors    uint32  `json:"errors"`    // responses from the app that are errors
-	P50       float64 `json:"p50"`       // as in sample
+	Reasons   totals  `json:"reasons"`
+	P50       float64 `json:"p50"` // as in sample
 	P99       float64 `json:"p99"`
 	QueuedP99 float64 `json:"queuedP99"`
 }
 
+// period returns the period as text.
+func (s *summary) period() string { return lastPeriod(time.Duration(s.Seconds * float64(time.Second))) }
+
 func (l *latest) summary() summary {
 	return summary{
 		Seconds: (time.Duration(l.samples) * Interval).Seconds(), Requests: l.events.requests(), Responses: l.events.responses(),
-		Errors: l.events[appErrors], P50: l.p50, P99: l.p99, QueuedP99: l.queued,
+		Errors: l.events[appErrors], Reasons: newTotals(func(i int) uint64 { return uint64(l.events[i]) }), P50: l.p50, P99: l.p99, QueuedP99: l.queued,
 	}
 }
 
@@ -503,6 +510,9 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 	default: // the usual time can be long, or is unknown
 		m.confidence = low
 	}
+	if m.confidence == low {
+		m.action = "If such requests usually need less time, take a thread dump of the application and restart the pod."
+	}
 	if longest >= hangTime/longFactor {
 		m.numbers += fmt.Sprintf("; other requests took up to %v", brief(longest))
 	}
@@ -518,10 +528,7 @@ func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m ma
 	if expired {
 		waited = max(waited, app.Held.Waited)
 	}
-	period := hangTime
-	if e.waiting > 0 || e.slotsHeld() {
-		period = min(e.now.Sub(last).Truncate(Interval), History)
-	}
+	period := min(e.now.Sub(last).Truncate(Interval), History)
 	events := e.eventsLocked(int(period / Interval))
 	left := e.endedWithoutResponse(&events, waited)
 	if left < minFailures {
@@ -574,8 +581,8 @@ func (e *evidence) leavesEarly() bool { return e.waited > 0 && e.waited < e.need
 
 // checkUnanswered detects clients that disconnect before the response. If the clients waited for less than longWait,
 // this is a problem only if the application needs more time, or if there are no responses to other requests. The
-// confidence is medium if many clients disconnect and the application needs more time or other requests are queued.
-// Otherwise, it is low.
+// confidence is medium if many clients disconnect, and the application needs more time, other requests are queued, or
+// the clients waited for stallTime. Otherwise, it is low.
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
 	n, all, early := e.events[unanswered], e.events.requests(), e.leavesEarly()
@@ -599,7 +606,8 @@ func checkUnanswered(e *evidence) (m match, ok bool) {
 	if paths := e.board.unansweredPathsLocked(e.now.Add(-time.Duration(e.samples) * Interval)); len(paths) > 0 {
 		m.numbers += "; most recently " + strings.Join(paths, ", ")
 	}
-	if (early || e.waiting > 0) && float64(n) >= errorShare*float64(all) {
+	connecting := e.now.Sub(e.connections.Clients.Reached) < time.Minute // clients may have waited for a connection
+	if float64(n) >= errorShare*float64(all) && !connecting && (early || e.waiting > 0 || e.waited >= e.stallTime()) {
 		m.confidence = medium
 	}
 	return m, true
@@ -618,6 +626,9 @@ func checkReadiness(e *evidence) (m match, ok bool) {
 	return m, true
 }
 
+// restarted is the action if the application may have crashed.
+const restarted = "Check whether the container was restarted or ran out of memory (kubectl describe pod). Check the application log."
+
 // readinessAction returns the recommended action for the first probe that fails. It is at most two lines long.
 func readinessAction(r observation.Readiness) string {
 	i := slices.IndexFunc(r.Probes, func(p observation.ProbeReadiness) bool { return p.Phase != observation.PhaseReady })
@@ -626,6 +637,9 @@ func readinessAction(r observation.Readiness) string {
 	}
 	switch p := r.Probes[i]; p.Word {
 	case observation.WordRefused:
+		if p.Phase == observation.PhaseFailing {
+			return restarted // the probe has passed before
+		}
 		return "Check that the application is running and listens on the port of the probe. Check the port of the probe and USER_PORT."
 	case observation.WordTimeout:
 		return "Check the CPU usage and the log of the application. If the probe is slow, increase its timeoutSeconds."
@@ -704,12 +718,6 @@ func (e *evidence) waitsLong() bool {
 	return e.limit > 0 && e.waiting > 0 && queued >= max(minQueued, inMilliseconds(e.p50))
 }
 
-// slotsHeld reports whether aborted requests hold at least half of the slots.
-func (e *evidence) slotsHeld() bool {
-	_, held := e.board.sources.Slots()
-	return e.limit > 0 && 2*held >= e.limit
-}
-
 // slotsInUse reports whether responses in progress and upgraded connections use at least half of the slots.
 func (e *evidence) slotsInUse() bool {
 	app := e.app()
@@ -725,20 +733,59 @@ func (e *evidence) stallTime() time.Duration {
 	return max(slowTime, longFactor*max(e.longest, e.board.longestUsualLocked()))
 }
 
-// stalledText describes requests without a response that use at least half of the slots, although the application
-// responds to other requests. It returns "" if there are fewer such requests. Board.mu must be held.
-func (e *evidence) stalledText() string {
-	app := e.app()
-	if e.limit == 0 || 2*app.Long < e.limit {
-		return ""
+// stalled returns the number of slots that are used by requests without a response for stallTime and by aborted
+// requests. It returns 0 if it is less than half of the slots. Board.mu must be held.
+func (e *evidence) stalled() int {
+	_, held := e.board.sources.Slots()
+	if n := e.app().Long + held; e.limit > 0 && 2*n >= e.limit {
+		return n
 	}
-	text := fmt.Sprintf("; %d of %s used by requests without a response for %v", app.Long, message.Count(e.limit, "slot"), brief(e.stallTime()))
+	return 0
+}
+
+// stalledPathLocked returns the method and the path of a request without a response, or "" if none is known. Board.mu
+// must be held.
+func (e *evidence) stalledPathLocked() string {
 	holders, _ := e.board.sources.Slots()
-	i := slices.IndexFunc(holders, func(h observation.Holder) bool { return h.Phase == observation.Waiting.String() })
-	if i >= 0 {
-		text += ", such as " + shorten(holders[i].Method+" "+holders[i].Path, maxRequest)
+	for _, h := range holders {
+		if h.Phase == observation.Waiting.String() && !h.Uploading && e.now.Sub(h.Slot) >= e.stallTime() {
+			return shorten(h.Method+" "+h.Path, maxRequest)
+		}
 	}
-	return text
+	for _, f := range e.board.failuresLocked() {
+		if f.unanswered && f.Took-f.Queued >= milliseconds(e.longWait()) {
+			return f.request()
+		}
+	}
+	return ""
+}
+
+// checkStall detects slots that are used by requests without a response, while other requests are queued or rejected.
+// The confidence is lower if clients may only disconnect quickly.
+func checkStall(e *evidence) (m match, ok bool) {
+	if rate, _ := e.rejectedLocked(observation.QueueFull, observation.QueueTimeout); e.waiting == 0 && rate == 0 {
+		return m, false
+	}
+	n := e.stalled()
+	if n == 0 {
+		return m, false
+	}
+	long := e.app().Long
+	var parts []string
+	if long > 0 {
+		parts = append(parts, fmt.Sprintf("%s without a response for %v", message.Count(long, "request"), brief(e.stallTime())))
+	}
+	if n > long {
+		parts = append(parts, message.Count(n-long, "aborted request"))
+	}
+	m = match{confidence: high, numbers: fmt.Sprintf("%d of %s used by %s", n, message.Count(e.limit, "slot"), strings.Join(parts, " and "))}
+	if 2*long < e.limit && e.waited < e.longWait() {
+		m.confidence = medium
+	}
+	if path := e.stalledPathLocked(); path != "" {
+		m.numbers += ", such as " + path
+	}
+	return m, true
 }
 
 // actionIfHangs is the action if mayHang returns true.
@@ -765,7 +812,7 @@ func (e *evidence) queueNumbers() string {
 
 // checkLimit detects a limit that causes queuing although the application is not slower at the limit.
 func checkLimit(e *evidence) (m match, ok bool) {
-	if !e.waitsLong() || e.running < e.limit || e.slotsHeld() || e.silent() || e.stalledText() != "" {
+	if !e.waitsLong() || e.running < e.limit || e.silent() || e.stalled() > 0 {
 		return m, false
 	}
 	m.numbers = e.queueNumbers()
@@ -791,60 +838,62 @@ func checkQueue(e *evidence) (m match, ok bool) {
 	}
 	m = match{confidence: medium, numbers: e.queueNumbers()}
 	switch {
-	case e.slotsHeld():
-		m.problem, m.action = "requests wait for slots of requests whose clients disconnected", actionIfHangs
-	case e.mayHang():
+	case e.stalled() > 0, e.mayHang():
 		m.action = actionIfHangs
 	case e.silent():
 		app := e.app()
 		m.problem = "the slots are used by WebSockets or long responses"
 		m.numbers += fmt.Sprintf("; slots are held by %s and %s in progress", message.Count(app.Upgraded, "upgraded connection"), message.Count(app.Responding, "response"))
 		m.action = "Increase the concurrency limit, or add pods. A WebSocket uses a slot until it is closed."
-	default:
-		if text := e.stalledText(); text != "" {
-			m.problem, m.action = "requests wait for slots of requests without a response", actionIfHangs
-			m.numbers += text
-		}
 	}
 	return m, true
 }
 
 // rejections returns a check for requests that were rejected for one of the reasons in the last rejectingSamples
-// samples.
+// samples. The confidence is medium if they were rejected before.
 func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
+	part := func(t *tally) uint32 { n, _ := t.rejected(reasons); return n }
 	return func(e *evidence) (m match, ok bool) {
 		rate, top := e.rejectedLocked(reasons...)
-		if rate == 0 {
+		n, recent := e.events.rejected(reasons)
+		switch all := e.events.requests(); {
+		case rate > 0:
+			m = match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}
+		case n >= minFailures && float64(n) >= failureShare*float64(all):
+			top = recent
+			m = match{confidence: medium, numbers: fmt.Sprintf("%s of %s rejected in %s (%s)%s",
+				percent(n, all), message.Count(all, "request"), e.period(), top, e.lastTextLocked(part))}
+		default:
 			return m, false
 		}
-		m = match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}
 		if top == observation.QueueTimeout {
 			m.problem = "requests wait longer than the queue timeout"
 		}
-		if top == observation.Overload {
-			return m, true
-		}
-		if text := e.stalledText(); text != "" || e.mayHang() {
+		if top != observation.Overload && e.mayHang() {
 			m.action = actionIfHangs
-			m.numbers += text
 		}
 		return m, true
 	}
 }
 
-// rejectedLocked returns the number of requests per second that were rejected for one of the reasons in the last
-// rejectingSamples samples, and the most frequent reason. Board.mu must be held.
-func (e *evidence) rejectedLocked(reasons ...observation.Reason) (rate float64, top observation.Reason) {
-	var sum uint32
+// rejected returns the number of requests that were rejected for one of the reasons, and the most frequent reason.
+func (t *tally) rejected(reasons []observation.Reason) (sum uint32, top observation.Reason) {
 	top = reasons[0]
-	events := e.eventsLocked(rejectingSamples)
 	for _, r := range reasons {
-		sum += events[r]
-		if events[r] > events[top] {
+		sum += t[r]
+		if t[r] > t[top] {
 			top = r
 		}
 	}
-	return float64(sum) / (rejectingSamples * Interval.Seconds()), top
+	return sum, top
+}
+
+// rejectedLocked returns the number of requests per second that were rejected for one of the reasons in the last
+// rejectingSamples samples, and the most frequent reason. Board.mu must be held.
+func (e *evidence) rejectedLocked(reasons ...observation.Reason) (rate float64, top observation.Reason) {
+	events := e.eventsLocked(rejectingSamples)
+	n, top := events.rejected(reasons)
+	return float64(n) / (rejectingSamples * Interval.Seconds()), top
 }
 
 // checkMemory detects requests that were rejected because of the memory budget, and requests that use at least

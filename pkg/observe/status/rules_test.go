@@ -118,6 +118,13 @@ func (b *Board) fillQueue(took time.Duration) {
 	})
 }
 
+// disconnect records a client that disconnects before the response, after the given times in the queue and in the app.
+func (b *Board) disconnect(queued, took time.Duration) {
+	o := newObservation(observation.ClientGone, queued+took)
+	o.Begun, o.Slot = false, o.Start.Add(queued)
+	b.Observe(o)
+}
+
 // loseClients records a minute in which every second client disconnects before the response.
 func (b *Board) loseClients() {
 	b.sampled(60, func() {
@@ -195,28 +202,35 @@ var ruleTests = []ruleTest{
 	}, "2 requests in the application, the oldest for 2m0s; 5 queued; no response since the start", high, 2 * time.Minute},
 	{"timeouts only", "app-hangs", func(b *Board) {
 		b.sampled(40, func() { b.observe(1, observation.RequestTimeout, time.Second) })
-	}, "30 requests did not receive a response in the last 30s (timeout or client disconnect); no response since the start", high, 40 * time.Second},
+	}, "40 requests did not receive a response in the last 40s (timeout or client disconnect); no response since the start", high, 40 * time.Second},
 	{"disconnects only", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(31, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
-	}, "30 requests did not receive a response in the last 30s (timeout or client disconnect); last response 31s ago", high, 31 * time.Second},
+	}, "31 requests did not receive a response in the last 31s (timeout or client disconnect); last response 31s ago", high, 31 * time.Second},
 	{"three disconnects after an idle period", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(60, func() {})
 		b.sampled(3, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
-	}, "3 requests did not receive a response in the last 30s (timeout or client disconnect); last response 1m3s ago", low, 3 * time.Second},
+	}, "3 requests did not receive a response in the last 1m3s (timeout or client disconnect); last response 1m3s ago", low, 3 * time.Second},
 	{"ten disconnects after an idle period", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(60, func() {})
 		b.sampled(5, func() { b.observe(2, observation.ClientGone, 2*time.Second) })
-	}, "10 requests did not receive a response in the last 30s (timeout or client disconnect); last response 1m5s ago", high, 5 * time.Second},
+	}, "10 requests did not receive a response in the last 1m5s (timeout or client disconnect); last response 1m5s ago", high, 5 * time.Second},
 	{"a disconnect every 9 seconds", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(5, func() {
 			b.observe(1, observation.ClientGone, 2*time.Second)
 			b.sampled(8, func() {})
 		})
-	}, "3 requests did not receive a response in the last 30s (timeout or client disconnect); last response 45s ago", high, 45 * time.Second},
+	}, "5 requests did not receive a response in the last 45s (timeout or client disconnect); last response 45s ago", high, 45 * time.Second},
+	{"a timeout every 25 seconds", "app-hangs", func(b *Board) {
+		b.sampled(10, func() { b.observe(20, observation.OK, 10*time.Millisecond) })
+		b.sampled(4, func() {
+			b.sampled(24, func() {})
+			b.disconnect(0, 25*time.Second)
+		})
+	}, "4 requests did not receive a response in the last 1m40s (timeout or client disconnect); last response 1m40s ago", high, 76 * time.Second},
 	{"full queue that is empty for a moment", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.holding(2, observation.Waiting, time.Now())
@@ -270,7 +284,7 @@ var ruleTests = []ruleTest{
 	}, "4 requests did not receive a response in the last 30s (timeout or client disconnect); last response 30s ago", high, 20 * time.Second},
 	{"short client timeouts without any response for a time that is sufficient for most requests", "app-hangs", func(b *Board) {
 		b.sampled(60, func() { b.observe(3, observation.ClientGone, 300*time.Millisecond) })
-	}, "90 requests did not receive a response in the last 30s (timeout or client disconnect); no response since the start", medium, 60 * time.Second},
+	}, "180 requests did not receive a response in the last 1m0s (timeout or client disconnect); no response since the start", medium, 60 * time.Second},
 	{"refused probe", "not-ready", func(b *Board) {
 		since := time.Now().Add(-time.Minute)
 		b.sources.Readiness = func() observation.Readiness {
@@ -310,7 +324,7 @@ var ruleTests = []ruleTest{
 			b.observe(1, observation.IdleTimeout, time.Second)
 		})
 	}, "10 % of 600 requests in the last minute (60 idle-timeout); last failure: GET /path: test error", high, time.Minute},
-	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute: the client disconnected after 2s in the application (p50); most recently /path", low, time.Minute},
+	{"client timeouts", "unanswered", (*Board).loseClients, "50 % of 120 requests in the last minute: the client disconnected after 2s in the application (p50); most recently /path", medium, time.Minute},
 	{"timeouts of a few clients", "unanswered", func(b *Board) {
 		b.loaded(2, 1)
 		b.loseClients()
@@ -321,6 +335,24 @@ var ruleTests = []ruleTest{
 			b.Observe(o)
 		})
 	}, "5 % of 1140 requests in the last minute: the client disconnected after 2s in the application (p50); most recently /path", low, 2 * time.Minute},
+	{"client timeouts that are similar to the response time of a slow path", "unanswered", func(b *Board) {
+		b.sampled(60, func() {
+			b.observe(99, observation.OK, time.Millisecond)
+			b.observe(1, observation.OK, 2*time.Second)
+			for range 50 {
+				b.disconnect(0, 2*time.Second)
+			}
+		})
+	}, "33 % of 9000 requests in the last minute: the client disconnected after 2s in the application (p50); most recently /path", low, time.Minute},
+	{"client timeouts while connections wait", "client-connections", func(b *Board) {
+		b.sources.Connections = func() Connections {
+			return Connections{Clients: bound.Pool{Open: 5, Limit: 5, Waiting: 2, Reached: time.Now().Add(-5 * time.Second)}, ClientsLimit: SourceSetting}
+		}
+		b.sampled(60, func() {
+			b.observe(1, observation.OK, 10*time.Second)
+			b.disconnect(0, time.Millisecond)
+		})
+	}, "5 open, 2 waiting, 0 evicted, waited 0s in total; reached 5s ago; source of the limit: MAX_CONNECTIONS", medium, 64 * time.Second},
 	{"client timeouts and a queue", "unanswered", func(b *Board) {
 		b.loaded(2, 5)
 		b.loseClients()
@@ -405,13 +437,13 @@ var ruleTests = []ruleTest{
 			}
 		})
 	}, "5.0 requests per second rejected (queue-full)", high, 9 * time.Second},
-	{"full queue and one path without responses", "rejected", func(b *Board) {
+	{"full queue and one path without responses", "stalled", func(b *Board) {
 		b.stall(2)
 		b.sampled(10, func() {
 			b.observe(10, observation.OK, 20*time.Millisecond)
 			b.Observe(refused(observation.QueueFull, time.Millisecond))
 		})
-	}, "1.0 requests per second rejected (queue-full); 1 of 2 slots used by requests without a response for 1s, such as GET /slow", high, 9 * time.Second},
+	}, "1 of 2 slots used by 1 request without a response for 1s, such as GET /slow", high, 9 * time.Second},
 	{"full queue and long requests that are usual", "rejected", func(b *Board) {
 		b.stall(2)
 		b.sampled(10, func() {
@@ -419,25 +451,33 @@ var ruleTests = []ruleTest{
 			b.Observe(refused(observation.QueueFull, time.Millisecond))
 		})
 	}, "1.0 requests per second rejected (queue-full)", high, 9 * time.Second},
-	{"queue and one path without responses", "queue-wait", func(b *Board) {
+	{"queue and one path without responses", "stalled", func(b *Board) {
 		b.stall(3)
 		b.loaded(2, 5)
 		b.sampled(60, func() {
 			b.observe(10, observation.OK, 20*time.Millisecond)
 			b.Observe(refused(observation.ClientGone, time.Second))
 		})
-	}, "p99 1s in the queue, p50 23ms in the application in the last minute; 5 queued, the oldest for 0s; limit 2; " +
-		"2 of 2 slots used by requests without a response for 1s, such as GET /slow", medium, 59 * time.Second},
+	}, "2 of 2 slots used by 2 requests without a response for 1s, such as GET /slow", high, 59 * time.Second},
+	{"full queue until 20 seconds ago", "rejected", func(b *Board) {
+		b.sampled(30, func() { b.observe(20, observation.OK, 20*time.Millisecond) })
+		b.sampled(10, func() {
+			b.observe(20, observation.OK, 20*time.Millisecond)
+			b.Observe(refused(observation.QueueTimeout, time.Second))
+			b.observe(8, observation.QueueFull, time.Millisecond)
+		})
+		b.sampled(20, func() {})
+	}, "10 % of 890 requests rejected in the last minute (queue-full); most recently 20s ago", medium, 29 * time.Second},
 	{"memory budget", "memory", func(b *Board) {
 		b.sampled(10, func() { b.Observe(refused(observation.Overload, time.Second)) })
 	}, "1.0 requests per second rejected (overload)", high, 9 * time.Second},
 	{"memory in use", "memory", func(b *Board) {
 		b.sources.Memory = func() (int64, int64) { return 9 << 20, 10 << 20 }
 	}, "9.0 MiB of 10.0 MiB", high, 0},
-	{"slots of disconnected clients", "queue-wait", func(b *Board) {
+	{"slots of disconnected clients", "stalled", func(b *Board) {
 		b.sources.Slots = func() ([]observation.Holder, int) { return nil, 1 }
 		b.fillQueue(50 * time.Millisecond)
-	}, "p99 1s in the queue, p50 54ms in the application in the last minute; 20 queued, the oldest for 0s; limit 2", medium, 59 * time.Second},
+	}, "1 of 2 slots used by 1 aborted request", medium, 59 * time.Second},
 	{"WebSockets in all slots", "queue-wait", func(b *Board) {
 		b.sampled(10, func() { b.observe(10, observation.OK, 20*time.Millisecond) })
 		b.loaded(2, 5)

@@ -162,8 +162,8 @@ type memoryState struct {
 	Limit int64 `json:"limit"` // bytes of the budget
 }
 
-// totals contains the number of requests since the start of the process, by reason. It includes "ok". Reasons
-// without requests are absent. Kubelet probes are not included.
+// totals contains numbers of requests by reason. It includes "ok". Reasons without requests are absent. Kubelet probes are
+// not included.
 type totals map[string]uint64
 
 // The problems that [Board.FirstProblem] can return. Each of these problems makes all requests fail.
@@ -238,11 +238,11 @@ func (b *Board) Observe(o *observation.Observation) {
 	case o.Begun:
 		b.ended[interrupted].Add(1)
 	case o.Uploading || o.Slot.IsZero():
-	case isUnanswered(o):
-		b.ended[unanswered].Add(1)
-		b.waited.add(o.End.Sub(o.Slot))
-		fallthrough
-	case o.Reason == observation.RequestTimeout || o.Reason == observation.ResponseStartTimeout:
+	case o.Reason == observation.ClientGone || o.Reason == observation.RequestTimeout || o.Reason == observation.ResponseStartTimeout:
+		if isUnanswered(o) {
+			b.ended[unanswered].Add(1)
+			b.waited.add(o.End.Sub(o.Slot))
+		}
 		if o.End.Sub(o.Start) >= slowTime {
 			b.ended[noResponse].Add(1)
 		}
@@ -270,9 +270,10 @@ func leftQueue(o *observation.Observation) bool {
 	return false
 }
 
-// isUnanswered reports whether the client disconnected while it waited for the application to respond.
+// isUnanswered reports whether the client disconnected while it waited for the application to respond. It returns false if
+// the client waited longer in the queue than for the application.
 func isUnanswered(o *observation.Observation) bool {
-	return o.Reason == observation.ClientGone && !o.Begun && !o.Uploading && !o.Slot.IsZero()
+	return o.Reason == observation.ClientGone && !o.Begun && !o.Uploading && !o.Slot.IsZero() && o.End.Sub(o.Slot) >= o.Queued()
 }
 
 // counted reports whether a request is included in the data of the page.
@@ -382,15 +383,15 @@ func (b *Board) unansweredPathsLocked(after time.Time) (paths []string) {
 	return paths
 }
 
-// totals returns the requests since the start.
-func (b *Board) totals() totals {
+// newTotals returns totals from the numbers of events. The indexes are those of a tally.
+func newTotals(events func(i int) uint64) totals {
 	t := totals{}
-	for i := range b.ended[:unanswered] {
+	for i := range appErrors + 1 {
 		reason := observation.Reason(i)
 		if i == appErrors {
 			reason = observation.OK
 		}
-		if n := b.ended[i].Load(); n > 0 {
+		if n := events(i); n > 0 {
 			t[reason.String()] += n // some reasons have the same word
 		}
 	}
@@ -514,7 +515,7 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 			Limit:     e.limit,
 			Depth:     e.depth,
 			Adaptive:  e.adaptive,
-			Totals:    b.totals(),
+			Totals:    newTotals(func(i int) uint64 { return b.ended[i].Load() }),
 			AppErrors: b.ended[appErrors].Load(),
 			Bounds:    e.bounds,
 			Warnings:  s.Warnings(),

@@ -102,8 +102,8 @@ func TestWhyPrintsFailedRequests(t *testing.T) {
 		responses, failures int
 		want                string
 	}{
-		{0, 3, "last 5 minutes: 3 requests, 3 failed\n"},
-		{2, 3, "last 5 minutes: 5 requests, 3 failed; 2 application responses, 0 errors\n"},
+		{0, 3, "last 5 minutes: 3 requests, 3 failed: 3 app-reset\n"},
+		{2, 3, "last 5 minutes: 5 requests, 3 failed: 3 app-reset; 2 application responses, 0\n  errors\n"},
 		{2, 0, "last 5 minutes: 2 requests, 0 failed; 2 application responses, 0 errors\n"},
 	} {
 		b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
@@ -135,7 +135,7 @@ func TestWhyPrintsQueueTimeOfDisconnectedClients(t *testing.T) {
 		b.Observe(refused(observation.ClientGone, 10*time.Second))
 	}
 	b.sample()
-	harness.Contains(t, b.text(), "100 requests, 100 failed\n  no response; queue p99 12s\n")
+	harness.Contains(t, b.text(), "100 requests, 100 failed: 100 client-gone\n  no response; queue p99 12s\n")
 }
 
 // Previously, an overloaded sidecar showed a median of 0.1 ms while the app took 1 s, because rejected requests
@@ -443,7 +443,7 @@ func TestWhyFromOtherServerReturnsAddress(t *testing.T) {
 		defer server.Close()
 		address := server.Listener.Addr().(*net.TCPAddr)
 		_, err := Why(t.Context(), netconn.LoopbackClient(), address.Port, false, io.Discard)
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the response of %v %s", address, want)) {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the response from %v %s", address, want)) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

@@ -3,7 +3,6 @@ package status
 import (
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
@@ -30,7 +29,11 @@ func (s *snapshot) text() string {
 		}
 		t.add(2, "  action: "+p.Action)
 	} else if s.Ready {
-		t.add(1, "no problems found")
+		line := "no problems found"
+		if l := &s.Latest; l.Requests > l.Responses {
+			line += fmt.Sprintf(", but %s failed in the %s", message.Count(l.Requests-l.Responses, "request"), l.period())
+		}
+		t.add(1, line)
 	}
 	if len(s.Problems) > 1 {
 		var others []string
@@ -210,7 +213,7 @@ func limitText(l *observation.LimitState) string {
 func (s *snapshot) slotsText() (all []string) {
 	if len(s.Slots) > 0 {
 		h := &s.Slots[0]
-		line := fmt.Sprintf("oldest request: %s for %v", phaseText(h.Phase), brief(s.Now.Sub(h.Slot)))
+		line := fmt.Sprintf("oldest request: %s for %v", phaseText(h), brief(s.Now.Sub(h.Slot)))
 		if s.Adaptive != nil {
 			line += " (" + h.Counted + ")"
 		}
@@ -224,14 +227,16 @@ func (s *snapshot) slotsText() (all []string) {
 
 // phaseText returns the phase of a request with a slot as text. It replaces "waiting", which could be understood as
 // waiting in the queue.
-func phaseText(phase string) string {
-	switch phase {
-	case observation.Dialling.String():
+func phaseText(h *observation.Holder) string {
+	switch {
+	case h.Uploading:
+		return "incomplete body"
+	case h.Phase == observation.Dialling.String():
 		return "connecting"
-	case observation.Waiting.String():
+	case h.Phase == observation.Waiting.String():
 		return "no response"
 	}
-	return phase
+	return h.Phase
 }
 
 // maxRequest is the maximum number of characters of a method and a path.
@@ -240,11 +245,11 @@ const maxRequest = 40
 // latestText returns a line for the requests of the last minutes, and a line for the response times.
 func (s *snapshot) latestText() (all []string) {
 	l := &s.Latest
-	period := lastPeriod(time.Duration(l.Seconds * float64(time.Second)))
+	period := l.period()
 	if l.Requests == 0 {
 		return []string{period + ": no requests"}
 	}
-	line := fmt.Sprintf("%s: %s, %d failed", period, message.Count(l.Requests, "request"), l.Requests-l.Responses)
+	line := fmt.Sprintf("%s: %s, %d failed%s", period, message.Count(l.Requests, "request"), l.Requests-l.Responses, l.Reasons.reasons())
 	if l.Responses > 0 {
 		line += fmt.Sprintf("; %s, %s", message.Count(l.Responses, "application response"), message.Count(l.Errors, "error"))
 	}
