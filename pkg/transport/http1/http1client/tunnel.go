@@ -209,8 +209,8 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	return moved
 }
 
-// setDeadlines sets a deadline for the next read from src and the next write to dst. It does nothing while both
-// directions of the tunnel are open, and after the call was aborted.
+// setDeadlines sets a deadline for the next read from src and the next write to dst. It does nothing if
+// neither direction of the tunnel has ended or if the call was aborted.
 func (t *tunnel) setDeadlines(dst, src net.Conn) {
 	if !t.half.Load() {
 		return
