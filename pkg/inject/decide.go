@@ -531,9 +531,9 @@ func (in *injection) probedOther(selected *candidate) *candidate {
 	return nil
 }
 
-// ignoreWeakPorts rejects each port that no Service uses and for which there is no evidence except
-// a common number. It only does so if the pod has Services, and all of them are for metrics or for
-// peers. If the pod served requests, it would usually also have a Service for them.
+// ignoreWeakPorts rejects ports if all Services of the pod are for metrics or for peers. It rejects
+// each port that no Service uses and for which there is no evidence except a common number. If such
+// a port received requests, the pod would usually have another Service.
 func ignoreWeakPorts(all []*candidate) {
 	i := slices.IndexFunc(all, func(c *candidate) bool { return len(c.services) > 0 })
 	if i < 0 {

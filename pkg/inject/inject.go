@@ -137,7 +137,7 @@ type Outcome struct {
 	Confidence Confidence `json:"confidence,omitempty"` // confidence in the selected port; set if Verdict is Injected
 	Missing    string     `json:"missing,omitempty"`    // information that would increase the confidence or resolve the error; may be empty
 
-	existing *Outcome // ports and native of the sidecar that the pod already has; nil if the pod has no sidecar
+	existing *Outcome // ports and mode of the existing sidecar; other fields are not set; nil if the pod has no sidecar
 }
 
 // sidecar returns the outcome that contains the ports of the sidecar. This is o if Verdict is

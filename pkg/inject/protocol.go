@@ -139,8 +139,8 @@ var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probe
 // Such a name does not describe the protocol.
 var generatedName = regexp.MustCompile(`^[0-9]+-tcp$`)
 
-// byName returns the evidence from a port name. The evidence describes the name with what, for
-// example "the port name".
+// byName returns the evidence from a port name. what describes the name in the text of the
+// evidence, for example "the port name".
 func byName(what, name string) evidence {
 	if generatedName.MatchString(name) {
 		return evidence{}
@@ -318,9 +318,9 @@ func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag 
 	}
 }
 
-// offeredAsTLS returns evidence for TLS if Services offer the port only as HTTPS, as for a webhook.
-// The number of the port or a certificate must confirm this, because a load balancer can terminate
-// TLS.
+// offeredAsTLS returns evidence for TLS if Services offer the port only as HTTPS. An example is the
+// port of a webhook. The number of the port or a certificate must confirm the evidence, because a
+// load balancer can terminate TLS.
 func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) evidence {
 	isPlain := func(s ServicePort) bool { return s.Number != 443 && !tlsName.MatchString(s.Name) }
 	if len(services) == 0 || slices.ContainsFunc(services, isPlain) {

@@ -809,8 +809,7 @@ func each(n int, f func(i int)) {
 }
 
 // change applies changes to the decoded document, in place if possible. reformatted reports whether
-// the document was encoded again. After the call, the document is decoded, unless an error is
-// returned.
+// the document was encoded again. If change returns no error, the document remains decoded.
 func (d *document) change(changes []inject.Change) (reformatted bool, err error) {
 	want, err := inject.Apply(d.value, changes)
 	if err != nil {
@@ -854,8 +853,8 @@ func (d *document) setText(text []byte, want any) error {
 	return err
 }
 
-// equal reports whether two values, as [inject.Decode] returns them, are equal. It is much faster
-// than reflect.DeepEqual.
+// equal reports whether two values of the form that [inject.Decode] returns are equal. It is much
+// faster than reflect.DeepEqual.
 func equal(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:

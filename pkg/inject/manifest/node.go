@@ -246,8 +246,8 @@ func decodeScalar(n *yaml.Node) (any, error) {
 	return n.Value, nil
 }
 
-// nodeOfJSON returns the nodes of valid JSON in the original order. The nodes have line numbers but
-// no columns.
+// nodeOfJSON returns the nodes of a valid JSON text in the original order. The nodes have line
+// numbers but no columns.
 func nodeOfJSON(text []byte) *yaml.Node {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

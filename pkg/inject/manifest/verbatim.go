@@ -21,8 +21,8 @@ import (
 // equal the value that results from the status, so that the hunks only affect the layout.
 
 // maxHunkBytes is the maximum length in bytes of the hunks in a status, because Kubernetes limits
-// the size of annotations. With longer hunks, uninject restores the values but not the layout.
-// Hunks in a comment have no separate limit, because they are at most about twice as long as the
+// the size of annotations. With longer hunks, uninject restores the values but not the layout. The
+// length of hunks in a comment is not limited, because it is at most about twice the length of the
 // document.
 const maxHunkBytes = 64 << 10
 

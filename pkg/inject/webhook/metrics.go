@@ -13,7 +13,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// prefix is the prefix of the names of this package's metrics. The metrics of the process and
+// prefix begins the names of the metrics that this package defines. The metrics of the process and
 // the Go runtime have their usual names.
 const prefix = "queue_proxy_injector_"
 

@@ -76,9 +76,9 @@ type Reviewer struct {
 	limit time.Duration // maximum time of a review
 
 	// Each slot is one byte of memory. short and long limit the memory of the reviews that are being
-	// processed, and texts limits the memory for the content of long reviews and responses. A review
-	// that needs more slots than a semaphore has waits until no other review holds a slot. Waiting
-	// reviews are served round-robin by client address.
+	// processed, and texts limits the memory for the content of long reviews and responses. If a
+	// review needs more slots than a semaphore has, it waits until no other review holds a slot.
+	// Waiting reviews are served round-robin by client address.
 	short, long, texts *fair.Semaphore
 }
 
