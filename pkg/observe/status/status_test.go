@@ -433,7 +433,7 @@ func TestWhyFromOtherServerReturnsAddress(t *testing.T) {
 		defer server.Close()
 		address := server.Listener.Addr().(*net.TCPAddr)
 		_, err := Why(t.Context(), netconn.LoopbackClient(), address.Port, false, io.Discard)
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the response of %v %s", address, want)) {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the response from %v %s", address, want)) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
