@@ -321,12 +321,20 @@ func originalProbe() string {
 	headers := `'[' + %s.map(h, '{"name":' + strings.quote(h.name) + ',"value":' + strings.quote(h.?value.orValue('')) + '}').join(',') + ']'`
 	return object(
 		member("r", "failureThreshold", number),
-		`(has(r.grpc) ? ['"grpc":' + `+object(member("r.grpc", "mode", word), member("r.grpc", "port", number), member("r.grpc", "service", word))+`] : [])`,
-		`(has(r.httpGet) ? ['"httpGet":' + `+object(member("r.httpGet", "host", word), member("r.httpGet", "httpHeaders", headers), member("r.httpGet", "path", word),
-			member("r.httpGet", "port", port), member("r.httpGet", "protocol", word), member("r.httpGet", "scheme", word))+`] : [])`,
+		ifSet("r.grpc", `'"grpc":' + `+object(member("r.grpc", "mode", word), member("r.grpc", "port", number), member("r.grpc", "service", word))),
+		ifSet("r.httpGet", `'"httpGet":' + `+object(member("r.httpGet", "host", word), member("r.httpGet", "httpHeaders", headers), member("r.httpGet", "path", word),
+			member("r.httpGet", "port", port), member("r.httpGet", "protocol", word), member("r.httpGet", "scheme", word))),
 		member("r", "initialDelaySeconds", number), member("r", "periodSeconds", number), member("r", "successThreshold", number),
-		`(has(r.tcpSocket) ? ['"tcpSocket":' + `+object(member("r.tcpSocket", "host", word), member("r.tcpSocket", "port", port))+`] : [])`,
+		ifSet("r.tcpSocket", `'"tcpSocket":' + `+object(member("r.tcpSocket", "host", word), member("r.tcpSocket", "port", port))),
 		member("r", "timeoutSeconds", number))
+}
+
+// ifSet returns an expression for a list that contains an element if the field is set.
+func ifSet(field, element string) string { return fmt.Sprintf("(has(%s) ? [%s] : [])", field, element) }
+
+// ifUnset returns an expression for a list that contains an element if the field is not set.
+func ifUnset(field, element string) string {
+	return fmt.Sprintf("(has(%s) ? [] : [%s])", field, element)
 }
 
 // sidecarProbe returns an expression for the probe of the sidecar that corresponds to the probe r
@@ -449,7 +457,7 @@ func (p *policy) renamed() string {
 func (p *policy) undo() string {
 	parts := []string{`['{"path":"/spec/` + p.list() + `/queue-proxy"}']`}
 	if p.native {
-		parts = append(parts, `(has(object.spec.initContainers) ? [] : ['{"path":"/spec/initContainers","ifEmpty":true}'])`)
+		parts = append(parts, ifUnset("object.spec.initContainers", `'{"path":"/spec/initContainers","ifEmpty":true}'`))
 	}
 	const app = `'{"path":"/spec/containers/' + variables.app.name + '`
 	parts = append(parts,
@@ -459,17 +467,17 @@ func (p *policy) undo() string {
    : [`+app+`/lifecycle/preStop"' + (!has(variables.app.lifecycle) || !has(variables.app.lifecycle.preStop) ? ''
        : has(variables.app.lifecycle.preStop.sleep) ? ',"was":{"sleep":{"seconds":' + string(variables.app.lifecycle.preStop.sleep.seconds) + '}}'
        : ',"was":{"exec":{"command":[' + variables.command.map(word, strings.quote(word)).join(',') + ']}}') + '}']
-     + (has(variables.app.lifecycle) ? [] : [`+app+`/lifecycle","ifEmpty":true}']))`,
+     + `+ifUnset("variables.app.lifecycle", app+`/lifecycle","ifEmpty":true}'`)+`)`,
 		`variables.backwards.filter(c, `+movable+`).map(c, [c.readinessProbe].map(r, '{"path":"/spec/containers/' + c.name + '/readinessProbe","was":' + `+originalProbe()+` + '}')[0])`,
 		`variables.renamed.map(place, `+app+`' + place + '","was":' + strings.quote(variables.portName) + '}')`,
 		`(variables.portName == '' ? [] : [`+app+`/ports/user-port/name","was":' + strings.quote(variables.portName) + '}'])`,
 		`(variables.port.?hostPort.orValue(0) == 0 ? []
    : [variables.portName == '' ? string(variables.port.containerPort) : variables.portName].map(name,
-       (has(variables.port.hostIP) ? [`+app+`/ports/' + name + '/hostIP","was":' + strings.quote(variables.port.hostIP) + '}'] : [])
+       `+ifSet("variables.port.hostIP", app+`/ports/' + name + '/hostIP","was":' + strings.quote(variables.port.hostIP) + '}'`)+`
        + [`+app+`/ports/' + name + '/hostPort","was":' + string(variables.port.hostPort) + '}'])[0])`,
 		`(variables.scraped ? ['path', 'port', 'scrape'].map(key, '{"path":"/metadata/annotations/prometheus.io~1' + key + '"}') : [])`,
 		`['{"path":"/metadata/annotations/queue-proxy.dev~1status"}']`,
-		`(has(object.metadata.annotations) ? [] : ['{"path":"/metadata/annotations","ifEmpty":true}'])`)
+		ifUnset("object.metadata.annotations", `'{"path":"/metadata/annotations","ifEmpty":true}'`))
 	return fmt.Sprintf(`'{"format":%d,"confidence":"' + variables.confidence + '","undo":[' + (`, format) + strings.Join(parts, "\n + ") + `).join(',') + ']}'`
 }
 
@@ -480,22 +488,22 @@ func (p *policy) patch() string {
 	}
 	hook := "Object.spec.containers.lifecycle.preStop"
 	parts := []string{
-		`(has(object.metadata.annotations) ? [] : [JSONPatch{op: 'add', path: '/metadata/annotations', value: {}}])`,
+		ifUnset("object.metadata.annotations", "JSONPatch{op: 'add', path: '/metadata/annotations', value: {}}"),
 		"[" + annotate(StatusAnnotation, "variables.undo") + "]",
 		"(!variables.scraped ? [] : [\n    " + annotate("prometheus.io/scrape", "'true'") + ",\n    " +
 			annotate("prometheus.io/port", "string(variables.metricsPort)") + ",\n    " + annotate("prometheus.io/path", "'/metrics'") + "])",
 		`(variables.portName == '' ? [] : [JSONPatch{op: 'replace', path: variables.portPath + '/name', value: 'user-port'}])`,
 		`variables.renamed.map(place, JSONPatch{op: 'replace', path: variables.appPath + place, value: variables.port.containerPort})`,
 		`(variables.port.?hostPort.orValue(0) == 0 ? [] : [JSONPatch{op: 'remove', path: variables.portPath + '/hostPort'}]
-    + (has(variables.port.hostIP) ? [JSONPatch{op: 'remove', path: variables.portPath + '/hostIP'}] : []))`,
+    + ` + ifSet("variables.port.hostIP", "JSONPatch{op: 'remove', path: variables.portPath + '/hostIP'}") + `)`,
 		`object.spec.containers.transformList(i, c, ` + movable + `, JSONPatch{op: 'remove', path: '/spec/containers/' + string(i) + '/readinessProbe'})`,
-		`(!variables.holds ? [] : (has(variables.app.lifecycle) ? [] : [JSONPatch{op: 'add', path: variables.appPath + '/lifecycle', value: {}}])
+		`(!variables.holds ? [] : ` + ifUnset("variables.app.lifecycle", "JSONPatch{op: 'add', path: variables.appPath + '/lifecycle', value: {}}") + `
     + [JSONPatch{op: 'add', path: variables.appPath + '/lifecycle/preStop',
         value: ` + hook + `{httpGet: ` + hook + `.httpGet{path: '/wait-for-drain', port: variables.adminPort}}}])`,
 		`(variables.longerGrace == variables.grace ? [] : [JSONPatch{op: 'add', path: '/spec/terminationGracePeriodSeconds', value: variables.longerGrace}])`,
 	}
 	if p.native {
-		parts = append(parts, `(has(object.spec.initContainers) ? [] : [JSONPatch{op: 'add', path: '/spec/initContainers', value: []}])`)
+		parts = append(parts, ifUnset("object.spec.initContainers", "JSONPatch{op: 'add', path: '/spec/initContainers', value: []}"))
 	}
 	parts = append(parts, "[JSONPatch{op: 'add', path: '/spec/"+p.list()+"/-', value: "+p.container()+"}]")
 	return strings.Join(parts, "\n+ ")

@@ -24,6 +24,7 @@ const (
 	thresholdOfUser   = "A suitable threshold depends on the application."
 	loggedAtEnd       = "A request is logged when it ends. Set `REVISION_TIMEOUT_SECONDS`."
 	clientsDecide     = "Clients cause the incident, and the pod serves other clients."
+	otherPaths        = "The pod serves the other paths. With `REVISION_TIMEOUT_SECONDS`, RequestsTimeOut fires."
 	disabledOnPurpose = "The setting is valid. The list of settings on the status page contains it."
 )
 
@@ -128,7 +129,7 @@ var incidents = []incident{
 		metric:  `request_failures_total{reason="client-gone"}`,
 		log:     []string{`"reason":"client-gone"`, `"path":"/slow"`},
 		problem: "unanswered", why: "most recently /slow",
-		silent: map[string]string{"alert": clientsDecide},
+		silent: map[string]string{"alert": otherPaths},
 	},
 	{
 		// The application does not close its connections until it has no file descriptor left. After 40 s, there is always
@@ -288,6 +289,28 @@ var incidents = []incident{
 		metric:  "waiting_requests",
 		log:     []string{`"reason":"ok"`, `"queueMs"`},
 		problem: "limit-low", why: "the concurrency limit is too low",
+	},
+	{
+		name: "limits: hanging path in all slots", settings: env("CONTAINER_CONCURRENCY=2", "QUEUE_DEPTH=1"),
+		app: func(p *pod) {
+			p.serve(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/slow" {
+					hang(w, r)
+				}
+			})
+		},
+		provoke: func(p *pod) {
+			p.traffic(0, 1, 10*time.Millisecond)
+			p.run(1, func() {
+				p.sleep(2 * time.Second) // so that the usual time is known
+				p.send("GET /slow HTTP/1.1\r\nHost: a.test\r\n\r\n")
+			})
+			p.traffic(3*time.Second, 4, 10*time.Millisecond)
+		},
+		alerts:  []string{"QueueOverflows"},
+		metric:  `request_failures_total{reason="queue-full"}`,
+		log:     []string{"request failed", "queue-full"},
+		problem: "stalled", why: "such as GET /slow",
 	},
 	{
 		name: "limits: WebSockets in all slots", settings: env("CONTAINER_CONCURRENCY=1"),
