@@ -166,9 +166,13 @@ func (a *App) detectH2(ctx context.Context, needed bool) (supported bool, err er
 		a.versions.setH1(true)
 	}
 	if a.versions.http1() == yes && !silent {
-		if recognizes, err := a.recognizesPreface(ctx); err != nil || !recognizes && !needed {
-			a.versions.setH2(doubtful)
+		recognizes, err := a.recognizesPreface(ctx)
+		if err != nil {
 			return false, err
+		}
+		if !recognizes && !needed {
+			a.versions.setH2(doubtful)
+			return false, nil
 		}
 	}
 	switch {

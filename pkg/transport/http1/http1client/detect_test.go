@@ -318,6 +318,23 @@ func TestDialErrorResetsDetectedProtocol(t *testing.T) {
 	}
 }
 
+// Previously, HTTP/2 was considered doubtful after the error, also for the next process that listens on the port.
+func TestDialErrorDuringDetectionKeepsProtocolUnknown(t *testing.T) {
+	ln := harness.Listen(t)
+	s := harness.ServeApp(t, ln, func(conn *harness.AppConn) {
+		readHead(conn)
+		ln.Close()
+		conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+	})
+	a := unknownApp(t, s.Port)
+	if _, err := a.supportsH2(t.Context(), false); transport.FaultOf(err) != transport.FaultUnreachable {
+		t.Errorf("got %v, want unreachable", err)
+	}
+	h1, h2 := a.versions.stored()
+	harness.Equal(t, h1, unknown, "HTTP/1.1")
+	harness.Equal(t, h2, unknown, "HTTP/2")
+}
+
 func TestDetectionEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	left := errors.New("the client has gone")
