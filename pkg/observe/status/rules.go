@@ -519,9 +519,8 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 	return m, true
 }
 
-// endedHang reports a hang if requests ended without a response in the last hangTime. If requests are queued or slots
-// are held, the limit can be the reason for a small number of requests. In this case, endedHang counts all requests
-// since the last response, but at most those of the last five minutes.
+// endedHang reports a hang if requests ended without a response since the last response. It counts at most the requests of
+// the last five minutes.
 func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m match, ok bool) {
 	waited := e.waited
 	expired := app.Held.Expired.After(last) // the application has not responded to a request after the client disconnected

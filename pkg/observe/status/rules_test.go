@@ -642,6 +642,23 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 	})
 }
 
+// Previously, why reported that clients disconnect after 0.4 s in the application, although they waited in the queue.
+func TestClientsThatWaitInQueueAreNotReportedAsUnanswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.loaded(2, 5)
+		b.sampled(60, func() {
+			b.observe(1, observation.OK, 5*time.Second)
+			b.disconnect(10*time.Second, 400*time.Millisecond)
+		})
+		for _, p := range b.snapshot().Problems {
+			if p.Name == "unanswered" {
+				t.Errorf("got %s: %s, want another problem", p.Name, p.Numbers)
+			}
+		}
+	})
+}
+
 // Clients disconnect before a response is complete. Nevertheless, the application does not hang.
 func TestClientDisconnectsAreNotReportedAsHang(t *testing.T) {
 	stream := func(o *observation.Observation) { o.Begun = true }
