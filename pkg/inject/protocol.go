@@ -28,7 +28,7 @@ const (
 	unknownProtocol protocol = iota // there is no evidence for or against HTTP
 	plainHTTP
 	// Ports with the following protocols receive no requests. skipNotHTTP reports ports in
-	// this order.
+	// the order of these protocols.
 	notHTTP
 	overTLS
 	notForRequests // the port is for metrics, health checks or peers, with any protocol
