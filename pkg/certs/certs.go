@@ -212,7 +212,7 @@ func (w *Watcher) report(reported *string, err error) {
 	}
 	message := err.Error()
 	if IsInUse(err) {
-		message += " (in use)" // when the previous key pair expires, the rejected one is used, and its error has the same message
+		message += " (in use)" // if the key pair in use expires, a rejected key pair replaces it, but the error message does not change
 	}
 	if message == *reported {
 		return

@@ -75,7 +75,7 @@ type Ports struct {
 }
 
 // Queueing limits the concurrent and the queued requests (docs/promises.md 3.1). The maximum of
-// QueueDepth is 10 times the maximum of Concurrency and fits in an int of 32 bits.
+// QueueDepth is 10 times the maximum of Concurrency and fits in a 32-bit int.
 type Queueing struct {
 	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"Maximum number of concurrent requests in the user container. 0 means no limit, or 1000 if the limit is adaptive."`
 	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"'adaptive' adjusts the limit to the capacity of the user container. See [limits](limits.md)."`

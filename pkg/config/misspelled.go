@@ -15,7 +15,7 @@ import (
 // QUEUE_SERVING_HOST are two edits from settings and belong to other programs.
 const (
 	longName      = 20         // minimum length of a long name in characters
-	servingPrefix = "SERVING_" // prefix of the variables of a Knative control plane
+	servingPrefix = "SERVING_" // prefix of variables that a Knative control plane sets
 )
 
 // warnMisspelled reports each variable whose name is similar to the name of a setting. It does not show

@@ -27,11 +27,11 @@ const (
 
 	defaultQuiet  = 30 * time.Second // quiet period of Knative (docs/promises.md 3.5)
 	graceDeadline = 27 * time.Second // default grace period of Kubernetes (30 s) minus afterDrain
-	afterDrain    = 3 * time.Second  // maximum time until the process exits after the drain
+	afterDrain    = 3 * time.Second  // maximum time from the end of the drain until the process exits
 )
 
-// Ceiling returns the maximum number of requests in the user container. If the limit is adaptive, this is
-// the maximum of the adaptive limit. 0 means no limit.
+// Ceiling returns the maximum number of concurrent requests in the user container. If the limit is adaptive,
+// this is the maximum of the adaptive limit. 0 means no limit.
 func (c *Config) Ceiling() int {
 	if c.ConcurrencyMode.V == AdaptiveConcurrency {
 		return adapt.Settings{Max: c.Concurrency.V}.Ceiling()

@@ -277,7 +277,7 @@ func (p *Paths) parse(text string) error {
 	})
 }
 
-// Prefixes are prefixes of User-Agent. They must not contain "*", because it would not be a wildcard.
+// Prefixes are prefixes of User-Agent. They must not contain "*", because wildcards are not supported.
 type Prefixes struct{ list }
 
 func (*Prefixes) allowed() string { return "a comma-separated list of User-Agent prefixes without *" }

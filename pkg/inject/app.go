@@ -118,8 +118,7 @@ type defaultPort struct {
 	number int32
 }
 
-// defaultPorts are the default ports of the sidecar, in the order in which choosePorts assigns
-// them.
+// defaultPorts are the default ports of the sidecar, in the order in which choosePorts processes them.
 var defaultPorts = readDefaultPorts()
 
 func readDefaultPorts() []defaultPort {
@@ -137,8 +136,8 @@ func readDefaultPorts() []defaultPort {
 // portOffset is added to a default port of the sidecar if the port is in use.
 const portOffset = 10000
 
-// choosePorts assigns the ports of the sidecar from the options, or the default ports. If a default
-// port is in use, it adds portOffset. Clients find the ports by name or by an annotation, so the
+// choosePorts sets the ports of the sidecar to the ports in the options or to the default ports. If a
+// default port is in use, it adds portOffset. Clients find the ports by name or by an annotation, so the
 // numbers can change.
 func (in *injection) choosePorts() error {
 	wants := slices.Clone(defaultPorts)
@@ -199,7 +198,7 @@ func (in *injection) takenPorts(except []defaultPort) map[int32]string {
 	return taken
 }
 
-// probedPort returns the port number of the pod that a probe uses, or 0 if the probe uses a port
+// probedPort returns the number of the pod's port that a probe uses, or 0 if the probe uses a port
 // name or another host.
 func probedPort(p *corev1.Probe) int32 {
 	switch {

@@ -12,7 +12,7 @@ import (
 // scrapeAnnotations are pod annotations that contain the metrics port.
 var scrapeAnnotations = []string{"prometheus.io/port", "k8s.grafana.com/metrics.portNumber"}
 
-// imageListens is the kind of an image that listens on a port by default.
+// imageListens is the kind of rows for programs that listen on a port by default.
 const imageListens = "listens"
 
 // mentionedPorts returns the default ports of the sidecar that occur in the pod: in an argument, a

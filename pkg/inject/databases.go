@@ -17,16 +17,16 @@ var imagesText string
 // images contains the rows of databases.txt, which documents the format.
 var images = parseImages(imagesText)
 
-// imageHelper is the kind of a container that is not the main container in its pod.
+// imageHelper is the kind of rows for containers that are not the main container of a pod.
 const imageHelper = "helper"
 
-// imageWeb is the kind of an image that runs a web server.
+// imageWeb is the kind of rows for web servers.
 const imageWeb = "web"
 
-// imageAPI is the kind of an image whose ports for requests have a name such as http-metrics.
+// imageAPI is the kind of rows for images whose ports for requests have a name such as http-metrics.
 const imageAPI = "api"
 
-// imageProxy is the kind of a helper that can read the address of its upstream server from a file.
+// imageProxy is the kind of rows for helpers that can read the address of an upstream server from a file.
 const imageProxy = "proxy"
 
 // hasKind reports whether a row of the given kind matches an image.
@@ -80,10 +80,10 @@ func parseImages(text string) []imageRow {
 	return all
 }
 
-// imageException is the kind of an image to which no later row applies.
+// imageException is the kind of rows for images to which no later row applies.
 const imageException = "none"
 
-// imageProtocols contains the kinds of images that are evidence for the protocol of a port.
+// imageProtocols contains the kinds of rows that are evidence for the protocol of a port.
 var imageProtocols = map[string]protocol{"side": notForRequests, "raw": notHTTP, "tls": overTLS}
 
 // rowsOf returns the rows of databases.txt that match the image of a container and are evidence for

@@ -33,8 +33,8 @@ func decodeInto(value, object any) error {
 	return err
 }
 
-// checkLists returns an error for an invalid container if one of the lists that decodeTemplate does
-// not decode, or an item of such a list, has the wrong type.
+// checkLists validates the container fields that decodeTemplate does not decode. It returns an error if
+// a field is not a list, or if an item has the wrong type.
 func checkLists(template any) error {
 	for _, list := range []string{"containers", "initContainers"} {
 		for i, container := range listAt(template, "spec", list) {

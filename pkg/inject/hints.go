@@ -560,8 +560,8 @@ func (h *hints) readURL(scheme, port, why string) {
 	}
 }
 
-// readAddress reads part, which is part of the value of s, if it is a port or an address with a
-// port.
+// readAddress reads the port in part, a part of the value of s, if part is a port or an address with
+// a port.
 func (h *hints) readAddress(s parameter, part string, container []string) {
 	last := s.words[len(s.words)-1]
 	m := local.FindStringSubmatch(part)
@@ -687,8 +687,8 @@ func (h *hints) readMounts(container any, volumes []any, secrets map[string]bool
 	}
 }
 
-// encrypted returns s, the evidence from a port name, unless the name begins with grpc, which does
-// not exclude TLS. For such a name, it returns the evidence from the container's certificate if the
+// encrypted returns s, the evidence from a port name, unless the name begins with grpc. Because such a
+// name does not exclude TLS, encrypted then returns the evidence from the container's certificate if the
 // container has one and no declared port has a name or a number for TLS.
 func (h *hints) encrypted(name string, s evidence) evidence {
 	if !strings.HasPrefix(name, "grpc") || s.protocol != plainHTTP || h.namesTLS {

@@ -206,7 +206,7 @@ type injection struct {
 	pod  corev1.PodSpec
 
 	services             []ServicePort           // TCP ports of the Services that select the pod
-	noTCP, noTCPProtocol string                  // name and protocol of a Service, if no Service has a TCP port
+	noTCP, noTCPProtocol string                  // Service name and protocol of the first port if no Service has a TCP port
 	routes               map[route][]ServicePort // Service ports by the container and the port that they reach
 	unrouted             []ServicePort           // Service ports for which the container is unknown
 	placeholders         []ServicePort           // undeclared ports of headless Services that no container uses
@@ -531,7 +531,7 @@ func (in *injection) requiresWindows() bool {
 // [corev1.LabelOSStable].
 const betaOS = "beta.kubernetes.io/os"
 
-// checkNames returns an error for names and numbers of ports that Kubernetes does not
+// checkNames returns an error for port names and port numbers that Kubernetes does not
 // accept. The check is necessary because an API server calls webhooks before it validates a pod,
 // and the paths of the changes refer to containers and ports by name.
 func (in *injection) checkNames() error {

@@ -21,7 +21,7 @@ import (
 // Prefix is the prefix of the injector's annotations and labels.
 const Prefix = "queue-proxy.dev/"
 
-// StatusAnnotation is the annotation of injected objects that contains the changes by
+// StatusAnnotation is the annotation of injected objects that contains the changes with
 // which [Uninject] reverts the injection.
 const StatusAnnotation = Prefix + statusKey
 
@@ -37,7 +37,7 @@ type Option struct {
 
 	operator bool                    // only the operator can set the option; annotations cannot
 	variable string                  // environment variable of the sidecar that defines the syntax and the default, or ""
-	check    func(text string) error // nil if any string is valid, or if variable defines the syntax
+	check    func(text string) error // nil if all strings are valid, or if variable defines the syntax
 }
 
 // Env returns the name of the injector's environment variable that sets the option.
@@ -376,7 +376,7 @@ func settings(text string) ([]config.EnvVar, error) {
 	return all, nil
 }
 
-// Errors for the image of the sidecar. The images in deploy/ have a digest of zeros.
+// Errors for the image of the sidecar. The images in deploy/ have a digest that consists of zeros.
 var (
 	errNoImage    = errors.New("the image is required, for example --image registry.example/queue-proxy:1")
 	errZeroDigest = errors.New("the digest of the image contains only zeros; use the digest of a published image")

@@ -89,8 +89,8 @@ func (p *policy) convertToInteger(name string) error {
 	return nil
 }
 
-// checkMovedPorts returns an error if two ports of the sidecar have the same number, or if a default port
-// can have the number of another port because portOffset is added to it.
+// checkMovedPorts returns an error if two ports of the sidecar have the same number, or could have the
+// same number after portOffset is added to a default port.
 func (p *policy) checkMovedPorts() error {
 	if err := p.opts.checkSidecarPorts(); err != nil {
 		return err

@@ -442,8 +442,8 @@ func (p *policy) scraped() string {
 	return `!object.metadata.?annotations.orValue({}).exists(key, key in ['prometheus.io/scrape', 'prometheus.io/port', 'prometheus.io/path'])`
 }
 
-// renamed returns an expression for the paths in the application container that contain the name of
-// its port, in reverse order.
+// renamed returns an expression for the paths of the fields in the application container that contain
+// the name of the application port, in reverse order.
 func (p *policy) renamed() string {
 	var all []string
 	for _, place := range slices.Backward(portFields) {

@@ -61,7 +61,7 @@ func (in *injection) moveProbes() error {
 		longest = max(longest, filled.TimeoutSeconds)
 		in.note("the sidecar runs the readiness probe of container %s, and the kubelet probes port %d of the sidecar instead", c.Name, in.ports.serving)
 	}
-	in.timings.TimeoutSeconds = max(in.timings.TimeoutSeconds, longest) // the sidecar reports readiness after all probes have completed
+	in.timings.TimeoutSeconds = max(in.timings.TimeoutSeconds, longest) // the sidecar reports readiness after all probes complete
 	if movesProbe(in.app) {
 		return nil
 	}

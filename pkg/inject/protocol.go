@@ -28,7 +28,7 @@ const (
 	unknownProtocol protocol = iota // there is no evidence for or against HTTP
 	plainHTTP
 	// Ports with the following protocols receive no requests. skipNotHTTP reports ports in
-	// this order.
+	// the order of these protocols.
 	notHTTP
 	overTLS
 	notForRequests // the port is for metrics, health checks or peers, with any protocol
@@ -178,7 +178,7 @@ func nameInService(s ServicePort, c *corev1.Container, p corev1.ContainerPort) e
 	}
 	name := s.Name
 	if name == s.Service && strings.ContainsRune(name, '-') && byName("", name).protocol == notForRequests {
-		return evidence{} // the name is that of the application, such as store-admin
+		return evidence{} // the port is named after the application, such as store-admin
 	}
 	if name == "tcp-"+p.Name { // some charts generate this name for each protocol
 		name = p.Name
@@ -319,8 +319,8 @@ func isMisleading(c *corev1.Container, p corev1.ContainerPort, own, named, flag 
 }
 
 // offeredAsTLS returns evidence for TLS if Services offer the port only as HTTPS. An example is the
-// port of a webhook. The number of the port or a certificate must confirm the evidence, because a
-// load balancer can terminate TLS.
+// port of a webhook. The port number or a certificate must confirm the evidence, because a load
+// balancer can terminate TLS.
 func (h *hints) offeredAsTLS(p corev1.ContainerPort, services []ServicePort) evidence {
 	isPlain := func(s ServicePort) bool { return s.Number != 443 && !tlsName.MatchString(s.Name) }
 	if len(services) == 0 || slices.ContainsFunc(services, isPlain) {

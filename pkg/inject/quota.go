@@ -23,7 +23,7 @@ type Quota struct {
 type hardLimit struct {
 	field    string // key in spec.hard, for example requests.cpu
 	resource corev1.ResourceName
-	limits   bool // the quota limits the sum of the limits instead of the requests
+	limits   bool // the quota limits the sum of the limits instead of the sum of the requests
 	amount   resource.Quantity
 }
 
@@ -68,7 +68,7 @@ func hasOtherScope(quota any) bool {
 	})
 }
 
-// wantedLimits returns the resources for which a ResourceQuota requires a limit of each container.
+// wantedLimits returns the resources for which a ResourceQuota requires a limit for each container.
 // These can only be CPU and memory (pkg/quota/v1/evaluator/core in Kubernetes).
 func wantedLimits(quota any) []string {
 	return slices.DeleteFunc([]string{"cpu", "memory"}, func(name string) bool { return At(quota, "spec", "hard", "limits."+name) == nil })

@@ -39,7 +39,7 @@ const Unaffected = "unaffected"
 type Step string
 
 // The steps. A Service that selects the sidecar port by number cannot reach pods without a sidecar.
-// Therefore, it is rewritten after the rollout of the pods.
+// Therefore, such a Service must be rewritten after the rollout of the pods.
 const (
 	Workloads Step = "workloads" // workloads, and Services that reach pods with and without the sidecar
 	Services  Step = "services"  // all Services and workloads

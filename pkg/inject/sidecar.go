@@ -305,8 +305,8 @@ func (in *injection) addSidecar() error {
 		return nil
 	}
 	c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
-	// A mesh redirects the probe to a proxy that runs as a regular container. The proxy starts after
-	// the probe has succeeded, so the probe would never succeed.
+	// A mesh redirects the probe to a proxy that runs as a regular container. The proxy only
+	// starts after the probe succeeds, so a redirected probe would never succeed.
 	if !slices.ContainsFunc(in.pod.Containers, func(c corev1.Container) bool { return isMeshProxy(&c) }) {
 		c.StartupProbe = in.startupProbe()
 	}
@@ -356,7 +356,7 @@ func (in *injection) containerPorts() []corev1.ContainerPort {
 const imageUser = 65532
 
 // securityContext returns a security context that satisfies the restricted Pod Security
-// Standard. If the pod runs as root, the context sets the user of the image, because
+// Standard. If the pod runs as root, the context sets the user to imageUser, because
 // runAsNonRoot does not permit root.
 func (in *injection) securityContext() *corev1.SecurityContext {
 	s := &corev1.SecurityContext{

@@ -74,7 +74,7 @@ func compileTraces(traces []trace) []trace {
 	return traces
 }
 
-// checkUndo returns an error if no injection writes the changes in all to the status of object.
+// checkUndo returns an error if all contains changes that no injection writes to the status of object.
 func checkUndo(object any, all []Change, traces []trace) error {
 	seen := map[string]bool{}
 	left := map[string]bool{}
@@ -116,8 +116,8 @@ func wasNumber(_, was any) error {
 	return errors.New("want an integer")
 }
 
-// wasTarget accepts a port number, or the empty string, for which Kubernetes uses the
-// port number as the target port.
+// wasTarget accepts a port number, or an empty string, because the target port of a Service defaults
+// to the port number.
 func wasTarget(object, was any) error {
 	if was == "" {
 		return nil

@@ -45,8 +45,8 @@ func isUpstreamAddress(words []string) bool {
 	return len(words) > 0 && isUpstream(words[len(words)-1:])
 }
 
-// upstreamOf returns the port in part, which is part of the value of s, if s contains the address
-// of a server behind a proxy. Otherwise, it returns 0.
+// upstreamOf returns the port in part, a part of the value of s, if s contains the address of a
+// server behind a proxy. Otherwise, it returns 0.
 func upstreamOf(s parameter, part string) int32 {
 	if len(s.words) == 0 || !anyOf(s.words, upstreamWords) || allOf(s.words, egressWords) && len(s.words) > 1 {
 		return 0
@@ -61,7 +61,7 @@ func upstreamOf(s parameter, part string) int32 {
 		default:
 			port = "80"
 		}
-		// An exporter reads metrics from such an address. The flags of a proxy in front of the
+		// An exporter reads metrics from an address of this form. The flags of a proxy in front of the
 		// metrics contain the word upstream.
 		if (anyOf(s.words, scrapeWords) || anyOf(s.words, sideWords) || healthPath.MatchString(m[3])) && !isUpstream(s.words) {
 			return 0
@@ -154,9 +154,9 @@ func (in *injection) skipProxied(proxied *candidate, all []*candidate) error {
 }
 
 // notProxiedCEL returns an expression that is false if the pod has several containers and one of
-// them can be a proxy in front of another one. It is stricter than upstreams, because the word and
-// the address can be in different flags, and the server of a proxy such as oauth2-proxy is always
-// considered unknown.
+// them can be a proxy in front of another one. It is stricter than upstreams, because a word for a
+// proxy and the address can be in different flags, and the server of a proxy such as oauth2-proxy is
+// always considered unknown.
 func notProxiedCEL() string {
 	const (
 		words   = `(?i)upstream|backend|prox(y|ied)|forward|target|to([^a-z]|$)`

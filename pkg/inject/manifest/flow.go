@@ -19,7 +19,7 @@ import (
 //     converted to JSON before it is divided.
 //   - If the List is in block style, the items are edited in place. This is only possible if each item
 //     is on one line.
-//   - The hunks that restore the layout are those of the whole List.
+//   - The hunks restore the layout of the whole List.
 
 // minFlowList is the minimum length in bytes of a List in flow style that is divided. A shorter List
 // needs little memory.

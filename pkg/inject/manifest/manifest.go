@@ -89,7 +89,7 @@ type Result struct {
 // facts are the parts of an object that are required to find its related objects.
 type facts struct {
 	apiVersion string
-	isObject   bool     // the value is an object of Kubernetes
+	isObject   bool     // the value is a Kubernetes object
 	hasPods    bool     // the object has a pod template
 	template   []string // path of the pod template
 	labels     map[string]string
@@ -485,7 +485,7 @@ func Uninject(files []*File) []*Result {
 	return results
 }
 
-// readStatus sets the outcome of the reversal for an object.
+// readStatus sets the outcome of the removal for an object.
 func readStatus(r *Result, object map[string]any) {
 	path, ok := inject.Template(object)
 	r.facts.apiVersion = inject.Text(object, "apiVersion")
@@ -542,7 +542,7 @@ func list(files []*File, read func(d *document)) []*Result {
 }
 
 // list sets the results of a decoded document, one for each object, including the items of Lists. It
-// calls read with each object of Kubernetes.
+// calls read with each Kubernetes object.
 func (d *document) list(read func(r *Result, object map[string]any)) {
 	d.results = nil
 	switch {
@@ -580,7 +580,7 @@ func (d *document) list(read func(r *Result, object map[string]any)) {
 	}
 }
 
-// hasInvalidItems reports whether the document is a List of Kubernetes (v1) whose items are not a list.
+// hasInvalidItems reports whether the document is a Kubernetes List (v1) whose items are not a list.
 func (d *document) hasInvalidItems() bool {
 	object, _ := d.value.(map[string]any)
 	if object["items"] == nil || inject.Text(object, "apiVersion") != "v1" || !strings.HasSuffix(inject.Text(object, "kind"), "List") {
@@ -624,9 +624,9 @@ func documentsOf(results []*Result, selected func(*Result) bool) (documents []*d
 	return documents
 }
 
-// visit decodes the documents with wanted results again, and calls f with each wanted result and its
-// object, concurrently. It then applies the changes to documents with a single object. The changes
-// to other documents are applied by writeRest, because a Service depends on all pods.
+// visit decodes each document with wanted results a second time, and calls f concurrently with each
+// wanted result and its object. It then applies the changes to documents with a single object. writeRest
+// applies the changes to other documents, because a Service depends on all pods.
 func visit(results []*Result, wanted func(*Result) bool, f func(r *Result, object map[string]any), change func(*document, []inject.Change) error) {
 	selected := func(r *Result) bool { return r.facts.isObject && wanted(r) }
 	documents := documentsOf(results, selected)
@@ -879,8 +879,8 @@ func equal(a, b any) bool {
 	return a == b
 }
 
-// editText returns the text of the document after the changes were made in place. It changes the
-// nodes of the document.
+// editText makes the changes in place and returns the new text of the document. It changes the nodes
+// of the document.
 func (d *document) editText(changes []inject.Change) ([]byte, error) {
 	e := edit{}
 	for _, c := range changes {

@@ -165,7 +165,7 @@ func (f *found) quotasIn(namespace string) []inject.Quota {
 	return all
 }
 
-// A labelIndex contains the indexes of objects in a slice by namespace and label.
+// A labelIndex maps a namespace and a label to the indexes of objects in a slice.
 type labelIndex map[string]map[[2]string][]int
 
 // anywhere is the key in a labelIndex for the objects in all namespaces. It is not a valid namespace

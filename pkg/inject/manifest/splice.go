@@ -360,7 +360,7 @@ func (s *splicer) endOfLiteral(i int, value string) int {
 	header := s.text[i:s.until(i, " \t#\n")]
 	i = s.until(i, "\n")
 	if bytes.ContainsAny(header, "123456789") {
-		panic(errLayout) // the indentation is set by an indicator, so the lines do not show it
+		panic(errLayout) // the header contains an indentation indicator, so the lines do not determine the indentation
 	}
 	keepsBlanks := bytes.Contains(header, []byte("+"))
 	end := i

@@ -117,7 +117,7 @@ func lineEnding(text []byte) string {
 func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(text))) }
 
 // tokensOf splits JSON before and after each string, and after each bracket, comma and colon. Therefore,
-// hunks do not contain a long string if only the layout around it differs. The number of the tokens does
+// hunks do not contain a long string if only the layout around it differs. The number of tokens does
 // not depend on the content of strings, such as the hunks in a status.
 func tokensOf(text []byte) []string {
 	var all []string
@@ -207,11 +207,11 @@ func (d *document) keepInComment(original []byte, set func(text []byte) error) b
 
 // encodedHunks returns the hunks that convert source to result, encoded as JSON.
 func encodedHunks(source, result []byte, split func([]byte) []string) string {
-	hunks, _ := json.Marshal(hunksOf(source, result, split)) // the encoding of numbers and strings returns no error
+	hunks, _ := json.Marshal(hunksOf(source, result, split)) // encoding numbers and strings returns no error
 	return string(hunks)
 }
 
-// isRestored reports whether Uninject can restore the original text of a document without hunks.
+// isRestored reports whether Uninject restores the original text if the document contains no hunks.
 // was contains the original text and value, and must not contain a status or hunks. isRestored
 // changes the nodes of the document.
 func (d *document) isRestored(was parsed) bool {

@@ -77,7 +77,7 @@ func (e *Events) Run(ctx context.Context) error {
 	}
 }
 
-// write creates an event if its namespace has the label of the injector.
+// write creates an event if the namespace of the event has the label of the injector.
 func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()

@@ -25,8 +25,8 @@ const (
 	idleTimeout     = 2 * time.Minute
 	shutdownTimeout = 10 * time.Second // maximum time for open reviews during shutdown
 	// net/http accepts 4 KiB more than this limit, and parsing a header section requires
-	// twenty times its length in memory. The header section of an API server has a few
-	// hundred bytes and a token.
+	// twenty times its length in memory. The header section of a request from an API
+	// server contains a token and a few hundred other bytes.
 	maxHeaderBytes = 1 << 10
 
 	maxConnections        = 500 // an API server opens one connection per concurrent review, by default at most 200
@@ -129,7 +129,7 @@ func shutdown(ctx context.Context, servers ...*http.Server) {
 // server returns an HTTP/1.1 server with the limits above. API servers use HTTP/1.1 for webhooks.
 // HTTP/2 would require more limits.
 func (s *Server) server(h http.Handler, most int) *http.Server {
-	quiet, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // the level is valid; errors caused by unknown clients are not logged at higher levels
+	quiet, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // the level is valid; unknown clients can cause these errors, so they are logged at debug level
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	server := &http.Server{
