@@ -36,7 +36,7 @@ type deadlines struct {
 	bodyComplete atomic.Bool // GotBody was called with the end of the body
 
 	// waitStart is when the engine began to wait for the next body byte, in nanoseconds after start. It is 0 if the
-	// engine does not wait. It is 1 during a wait if Clocks.Body does not apply, because the exact time is not needed.
+	// engine is not waiting. It is 1 during a wait if Clocks.Body does not apply, because the exact time is not needed.
 	waitStart atomic.Int64
 
 	offer atomic.Int64 // when the current write began to wait for the client, in nanoseconds since start; 0 if no write is waiting
@@ -86,15 +86,15 @@ func (d *deadlines) GotBody(complete bool) {
 	d.active.Store(int64(time.Since(d.start)))
 }
 
-// WriteStarted records that the engine writes a part of the response and waits for the client until
-// WriteDone is called. NextExpiry may then return an earlier time.
+// WriteStarted records that output cannot be sent until the client reads. The wait lasts until WriteDone is called.
+// NextExpiry may then return an earlier time.
 func (d *deadlines) WriteStarted() {
 	if d.clocks.Send > 0 {
 		d.offer.Store(max(int64(time.Since(d.start)), 1))
 	}
 }
 
-// WriteDone records that the client has accepted the part of the response, or that the write has failed.
+// WriteDone records that the output was sent or the write failed.
 func (d *deadlines) WriteDone() {
 	if d.clocks.Send > 0 {
 		d.offer.Store(0)

@@ -279,8 +279,8 @@ func (d *Drain) Abort() {
 	for state := d.head; state != nil; state = state.flight.next {
 		state.end(observation.Draining)
 	}
-	// Call Notify only after end was called for all requests, because the first request that wakes
-	// up passes its slot to a queued request, which must not be forwarded.
+	// Call end for all requests before the first Notify. Otherwise an aborted request could pass
+	// its slot to a queued request, and the queued request would be forwarded.
 	for state := d.head; state != nil; state = state.flight.next {
 		state.flight.exchange.Notify() // after Unlock, state may belong to another request
 	}
@@ -308,7 +308,7 @@ func (d *Drain) Empty(ctx context.Context) error {
 func (d *Drain) arrive(x transport.Exchange, state *RequestState, fresh bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if fresh && state.start.After(d.arrived) { // calls to arrive may be in a different order than the start times
+	if fresh && state.start.After(d.arrived) { // calls to arrive are not ordered by start time
 		d.arrived = state.start
 	}
 	state.flight = drainEntry{drain: d, exchange: x, prev: d.tail}
@@ -369,7 +369,8 @@ func (d *Drain) leave(state *RequestState) {
 	d.settle()
 }
 
-// settle closes settled if no request is in flight for which Wait or Empty waits. d.mu must be held.
+// settle closes settled if no request is in flight, or only streams for which the drain does not
+// wait. d.mu must be held.
 func (d *Drain) settle() {
 	if d.settled != nil && (d.flights == 0 || d.awaited() == 0) {
 		close(d.settled)

@@ -42,8 +42,8 @@ func (p *Proxy) Holders() []observation.Holder {
 // holds the lock to a few milliseconds.
 const maxCounted = 10_000
 
-// InApp counts the client requests in the user container, except excluded requests. A pending request has waited for a
-// long time if it has waited for at least the duration long. If more than maxCounted requests are in flight, the newest
+// InApp counts the client requests in the user container, except excluded requests. app.Long counts the pending
+// requests that have waited for at least the duration long. If more than maxCounted requests are in flight, the newest
 // requests are not counted.
 func (p *Proxy) InApp(long time.Duration) (app observation.AppRequests) {
 	app.Held = p.Limit.heldRequests()
@@ -57,8 +57,8 @@ func (p *Proxy) InApp(long time.Duration) (app observation.AppRequests) {
 	return app
 }
 
-// count adds the request to app if the request is in the user container and is not excluded. A pending request has
-// waited for a long time if it has waited since the time before, or longer.
+// count adds the request to app if the request is in the user container and is not excluded. It also adds a pending
+// request to app.Long if its wait began at the time before or earlier.
 func (state *RequestState) count(app *observation.AppRequests, before time.Time) {
 	if state.seen.Kind != observation.Traffic || state.seen.Excluded { // set before the request was added to the list
 		return

@@ -315,9 +315,8 @@ func resultOf(o *observation.Observation) adapt.Result {
 	}
 }
 
-// abortTime determines whether a response after the client disconnected is regarded as a result of
-// the disconnect. This is the case if the time since the disconnect is at most the duration of the
-// exchange before the disconnect, divided by abortTime.
+// abortTime determines how long a response is considered a result of the disconnect of the client. If the exchange
+// lasted d before the disconnect, this time is d/abortTime.
 const abortTime = 8
 
 // heldResult returns the result of a held exchange for an adaptive limit. reason is the reason for

@@ -87,15 +87,14 @@ func (state *RequestState) GotBody(complete bool) {
 	state.clientReady()
 }
 
-// WriteStarted records that the engine writes a part of the response and waits for the client until
+// WriteStarted records that output cannot be sent until the client reads. The wait lasts until
 // WriteDone is called.
 func (state *RequestState) WriteStarted() {
 	state.deadlines.WriteStarted()
 	state.awaitClient()
 }
 
-// WriteDone records that the client has accepted the part of the response, or that the write has
-// failed.
+// WriteDone records that the output was sent or the write failed.
 func (state *RequestState) WriteDone() {
 	state.deadlines.WriteDone()
 	state.clientReady()

@@ -9,8 +9,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport"
 )
 
-// The delay after a failed accept. The first delay is minAcceptDelay, and each further delay is twice as
-// long, but at most maxAcceptDelay.
+// The delay after a failed accept starts at minAcceptDelay and doubles after each further failure, up to
+// maxAcceptDelay.
 const (
 	minAcceptDelay = 5 * time.Millisecond
 	maxAcceptDelay = time.Second

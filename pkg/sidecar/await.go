@@ -19,7 +19,7 @@ import (
 const (
 	// probeInterval is the delay after a failed probe.
 	probeInterval = 25 * time.Millisecond
-	// probeAgent is the user agent of the exec probe in Knative since 0.10.
+	// probeAgent is the user agent of the exec probe in Knative 0.10 and later.
 	probeAgent = "Knative-Queue-Proxy-Probe"
 
 	// maxProbeBody is the maximum number of bytes that are read from a response body.

@@ -72,9 +72,9 @@ func (s *sidecar) cut() {
 	s.proxy.Drain.Abort()
 }
 
-// stopAccepting closes the listeners for requests. Accepted requests are served until they complete
-// or the drain deadline expires. Connections have leaveTime to close after the deadline, or from now
-// on if the deadline has passed or is not set.
+// stopAccepting closes the listeners for requests. Accepted requests are served until they complete or the drain
+// deadline expires. After the deadline, connections are closed within leaveTime. If the deadline has passed or is not
+// set, leaveTime starts immediately.
 func (s *sidecar) stopAccepting() {
 	end := time.Now()
 	if deadline := s.proxy.Drain.DeadlineAt(); deadline.After(end) {

@@ -31,7 +31,8 @@ const (
 	smallPorts = 4
 )
 
-// descriptors assigns the file descriptors of the process. Each connection uses one descriptor.
+// descriptors contains the limits that are derived from the file descriptor limit of the process. Each connection uses
+// one descriptor.
 type descriptors struct {
 	limit      int // process limit; 0 means no limit
 	clients    int // maximum number of client connections; 0 means no limit
@@ -43,8 +44,8 @@ type descriptors struct {
 	source status.LimitSource // source of the value of clients; empty if there is no limit
 }
 
-// divide assigns the descriptors. limit is the process limit, maxClients is the maximum number of
-// client connections, and concurrency is the maximum number of requests in the user container. In
+// divide divides the file descriptors between clients and the user container. limit is the process limit, maxClients is
+// the maximum number of client connections, and concurrency is the maximum number of requests in the user container. In
 // each case, 0 means no limit.
 //
 // An HTTP/1.1 request needs a client connection and a connection to the user container. Without a
@@ -99,7 +100,7 @@ func fileLimit() int {
 	return int(l.Cur)
 }
 
-// divideFiles assigns the file descriptors of the process.
+// divideFiles divides the file descriptors of the process, and limits the client connections.
 func (s *sidecar) divideFiles() {
 	setting := s.config.MaxConnections.V
 	most := maxConnections(setting, s.memoryLimit)

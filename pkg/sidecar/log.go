@@ -154,8 +154,7 @@ func (s *sidecar) logFailure(o *observation.Observation) {
 	s.log.Log(level, "request failed", fields...)
 }
 
-// logBound logs connections that were closed, and streams and requests that were ended, because of
-// a bound or a client error.
+// logBound logs that connections, streams or requests ended because of a bound or a client error.
 func (s *sidecar) logBound(e bound.Event) {
 	key, text := "bound", "bound exceeded; closed a "+string(e.Name.Closes())
 	switch {

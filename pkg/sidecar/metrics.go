@@ -62,8 +62,8 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	return m
 }
 
-// readyReason returns the result of a queue probe for the current state, without running the probes.
-// probed is false until an attempt of a probe has ended.
+// readyReason returns the result of a queue probe for the current state, without running the
+// probes. probed is false until a probe attempt has completed.
 func (s *sidecar) readyReason() (ready, probed bool, reason string) {
 	if s.proxy.Drain.Draining() {
 		return false, true, observation.Draining.String()

@@ -377,7 +377,7 @@ func (s *sidecar) lost() (lines, spans uint64) {
 	return lines, spans
 }
 
-// lastSpanError returns the last error of the span export, or "" if the export works.
+// lastSpanError returns the last error of the span export, or "" if the export succeeds.
 func (s *sidecar) lastSpanError() string {
 	if text := s.spanError.Load(); text != nil {
 		return *text

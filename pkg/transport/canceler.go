@@ -41,9 +41,8 @@ func (a *Canceler) Reset() {
 	}
 }
 
-// Watch starts to watch a request, and sets the timer to the time of [State.NextExpiry]. If the timer already fires
-// before that time, possibly because of an earlier request, Watch does not change the timer. ring then sets the timer
-// again.
+// Watch starts to watch a request, and sets the timer to the time of [State.NextExpiry]. If the timer is already set to
+// an earlier time, possibly for a previous request, Watch does not change the timer. ring then sets the timer again.
 func (a *Canceler) Watch(state State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -131,7 +130,7 @@ func (a *Canceler) Killed() error {
 	return a.killed
 }
 
-// arm sets the timer to the next expiry, unless the timer already fires before that time. a.mu must be held.
+// arm sets the timer to the next expiry, unless the timer is already set to an earlier time. a.mu must be held.
 func (a *Canceler) arm() {
 	next := a.state.NextExpiry()
 	if next.IsZero() || !a.armed.IsZero() && !next.Before(a.armed) {

@@ -14,7 +14,7 @@ type Result struct {
 	Reset     bool      // the client's stream was reset before a response (docs/promises.md 3.12); Status is then not sent
 	In, Out   int64     // content bytes from the client and to the client, including responses from the sidecar
 	FirstByte time.Time // time of the first byte of the final response; zero if there was none
-	Held      Held      // the exchange with the user container, if it may still process the request; otherwise nil
+	Held      Held      // the aborted exchange, if the user container may still process the request; otherwise nil
 }
 
 // Held is an exchange with the user container that was aborted before its response began. [State.Holds] reports

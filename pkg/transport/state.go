@@ -45,14 +45,15 @@ type State interface {
 	// AwaitBody records that the engine waits for the next byte of the request body until GotBody is called.
 	AwaitBody()
 
-	// GotBody records that bytes or the end of the request body arrived. complete reports whether the body is complete.
+	// GotBody records that bytes or the end of the request body have arrived. complete reports whether the body is
+	// complete.
 	GotBody(complete bool)
 
 	// WriteStarted records that output cannot be sent until the client reads. The wait lasts until WriteDone is
 	// called. WriteStarted may make NextExpiry earlier. See [Canceler.WriteStarted].
 	WriteStarted()
 
-	// WriteDone records that no output waits for the client.
+	// WriteDone records that the output was sent or the write failed.
 	WriteDone()
 
 	// Respond records that the final response has begun. contentType is the value of its Content-Type

@@ -73,8 +73,8 @@ const longestFade = 32
 // few slow requests.
 const leastHeld = 0.75
 
-// noAnswers is the minimum duration of a window without a response after which the limiter
-// assumes that the application does not respond.
+// noAnswers is the duration of a window without a response after which the limiter assumes that the
+// application does not respond.
 const noAnswers = time.Second
 
 // Settings configure a [Limiter].
@@ -102,14 +102,14 @@ type controller struct {
 	reason      observation.LimitReason // reason for base, or the reason why no trial is possible
 
 	since   time.Time // when the limit took effect; zero until the first call to settle
-	settled bool      // the requests that end now were admitted with this limit
+	settled bool      // the requests ending now were admitted with this limit
 	from    time.Time // start of the window
 	stretch float64   // random factor for the minimum length of the window
 	window  tally
 	took    float64 // moving average of the application time in seconds; 0 means unknown
 
 	counted int           // number of requests that count toward the limit
-	at      time.Time     // time of the last event, up to which the window is computed
+	at      time.Time     // time of the last event; the window includes the time until then
 	waited  time.Duration // how long the first queued request has waited; 0 means that the queue is empty
 	longest time.Duration // recent maximum of waited
 
@@ -224,7 +224,7 @@ func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool
 }
 
 // exempted records that a request has become a long request and no longer counts toward the limit.
-// held is the application time of the request until now.
+// held is the application time of the request so far.
 func (c *controller) exempted(now time.Time, held time.Duration) {
 	c.advance(now)
 	if c.settle(now) {
@@ -232,7 +232,7 @@ func (c *controller) exempted(now time.Time, held time.Duration) {
 	}
 }
 
-// settle reports whether the requests that end now were admitted with the current limit. It returns
+// settle reports whether the requests ending now were admitted with the current limit. It returns
 // true after settleTime application times since the change to the limit, and then starts the
 // window.
 func (c *controller) settle(now time.Time) bool {

@@ -6,7 +6,7 @@ import "time"
 // path replaces the other.
 const maxPaths = 256
 
-// Constants that decide whether most requests for a path are long.
+// Constants for deciding whether most requests for a path are long.
 const (
 	mostlyLong   = 0.5  // a path is long if its share of long requests exceeds this value
 	fewRequests  = 8    // minimum number of requests for the decision

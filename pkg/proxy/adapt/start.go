@@ -7,8 +7,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// Constants of the startup phase. The elasticity is the logarithm of the growth of the goodput
-// divided by the logarithm of the growth of the limit.
+// Constants of the startup phase. The elasticity is log(ratio of the goodputs) / log(ratio of the
+// limits).
 const (
 	startGrows   = 0.5 // minimum elasticity at which the limit is doubled again
 	startCertain = 2   // number of standard errors by which the elasticity must be below 1 to end the startup phase
@@ -80,7 +80,7 @@ func (c *controller) endSearchStart(now time.Time, limit int, why observation.Li
 // A startOutcome compares the last two limits of the startup phase.
 type startOutcome struct {
 	value, sigma float64 // elasticity of the goodput, and its standard error
-	errors       bool    // the share of errors grew with the limit, and outweighs the growth of the goodput
+	errors       bool    // the higher limit increases the share of errors, and this outweighs the increase in goodput
 }
 
 // elasticity returns the weighted mean of two estimates of the elasticity. The first estimate uses

@@ -34,8 +34,7 @@ type tally struct {
 	logTime, logSquares float64 // natural logarithms of the application times, and the squares of these logarithms
 }
 
-// note adds a response with the application time took in seconds. full reports whether the limit
-// was reached.
+// note adds a response. took is the application time in seconds, and full reports whether the limit was reached.
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
 	t.held += took
@@ -103,7 +102,7 @@ func (t *tally) add(o *tally) {
 	t.logSquares += o.logSquares
 }
 
-// isFull reports whether the limit was reached often enough to compare it with another limit.
+// isFull reports whether the limit was reached for a large enough share of the time to compare the window with others.
 // Periods without a request, such as the pauses between bursts, are ignored.
 func (t *tally) isFull() bool { return t.full > 0 && t.full >= fullShare*t.busy }
 
@@ -127,7 +126,7 @@ func (t *tally) mostRejected() bool {
 	return t.rejected >= minSamples && t.rejectedShare() > 0.5
 }
 
-// rejectedShare returns the share of all responses that are errors.
+// rejectedShare returns the share of errors among all responses.
 func (t *tally) rejectedShare() float64 { return t.rejected / max(t.responses, 1) }
 
 // mean returns the slot time in seconds for each successful response. Late responses have the weight
@@ -180,9 +179,8 @@ func (t *tally) typical() (log, variance float64) {
 	return log, max(t.logSquares/n-log*log, leastSpread*leastSpread) / n
 }
 
-// lowest is an estimate of the mean without load. It contains the lowest recent mean and the limit
-// at which this mean was measured. A higher mean replaces it only if the higher mean was measured
-// at a lower limit or at about the same limit.
+// lowest holds the lowest recent mean, which estimates the mean without load, and the limit at which this mean was
+// measured. A higher mean replaces it only if the higher mean was measured at a lower limit or at about the same limit.
 type lowest struct {
 	mean  float64   // lowest recent mean in seconds; 0 means unknown
 	limit int       // the limit at which mean was measured

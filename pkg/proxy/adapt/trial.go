@@ -19,10 +19,10 @@ const (
 	stepOfSpread = 0.16
 )
 
-// Constants for the decision whether a candidate is better.
+// Constants for deciding whether a candidate is better.
 const (
-	// A higher limit is better if its logarithm grows by x and the logarithm of the goodput grows by
-	// more than timeWeight * x. In terms of the exponent w in the package comment, timeWeight is
+	// A higher limit is better if the logarithm of the goodput increases by more than timeWeight * x, where x is the
+	// increase in the logarithm of the limit. In terms of the exponent w in the package comment, timeWeight is
 	// w / (1 + w).
 	timeWeight = 0.08
 
@@ -72,17 +72,16 @@ const (
 	// greater at the end of a window of the base, the base remains in effect for another window.
 	maxTrialLoss = 0.015
 
-	// If a higher candidate multiplies the application time by more than harm, the next pause is at
-	// least rareness times as long as the time during which the candidate was in effect. The candidate
-	// then has little effect on the 99th percentile. This minimum is at most longestRest, and does not
-	// apply while requests wait longer than the application time.
+	// If a higher candidate multiplies the application time by more than harm, the next pause is at least rareness
+	// times as long as the candidate was in effect. The candidate then has little effect on the 99th percentile. This
+	// minimum is at most longestRest, and does not apply while requests wait longer than the application time.
 	harm     = 1.22
 	rareness = 120
 )
 
 // A trial compares the base with a candidate.
 type trial struct {
-	limit           int // the candidate; 0 means that it has not been chosen yet
+	limit           int // the candidate; 0 if it has not been chosen yet
 	base, candidate tally
 	turns           int           // number of windows of the candidate, including the current window
 	began           time.Time     // start of the first window of the candidate
@@ -149,7 +148,7 @@ type search struct {
 	far       bool      // the next lower candidate is computed from lowest
 	rejected  int       // number of consecutive candidates with the finest step that were rejected
 	found     bool      // neither neighbor of the base is better
-	compared  [2]bool   // by direction; a candidate was rejected, or there was no candidate, since the last change of the base
+	compared  [2]bool   // by direction; since the last change of the base, a candidate was rejected or there was none
 	lowest    lowest
 
 	// The following pauses between trials apply after the limit is found.
@@ -306,7 +305,7 @@ func (s *search) fail(candidate int, until time.Time) {
 type outcome struct {
 	decided    bool
 	better     bool    // the candidate is better than the base
-	elasticity float64 // logarithm of the growth of the goodput, divided by the logarithm of the growth of the limit
+	elasticity float64 // log(ratio of the goodputs) / log(ratio of the limits)
 	errors     float64 // estimated effect of the limit on the logarithm of the share of successful responses
 	silent     bool    // all responses with both limits are errors, or there are no responses
 }
@@ -430,8 +429,8 @@ func (c *controller) rise(candidate int, knee, elasticity float64) {
 		s.begin(changeStep, up)
 	default:
 		c.base = candidate
-		// The step is doubled, but to at most changeStep. Otherwise the limit could exceed the
-		// capacity of the application.
+		// The step doubles, up to changeStep. With a larger step, the limit could exceed the capacity of the
+		// application.
 		s.step = min(2*s.step, changeStep)
 	}
 }
@@ -464,8 +463,8 @@ func (t *trial) rest(base int, o *outcome) (rest, pressed time.Duration) {
 	return pressed, pressed
 }
 
-// loss returns the share of the goodput that is lost while the candidate is in effect, or the lost
-// share of the successful responses if it is larger.
+// loss returns the share of the goodput that is lost while the candidate is in effect, or the share of successful
+// responses that is lost, whichever is larger.
 func (o *outcome) loss(limit, base int) float64 {
 	growth := math.Log(float64(limit) / float64(base))
 	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)

@@ -1,4 +1,4 @@
-// Package knative contains the header fields of Knative and Kubernetes, and the classification of probes.
+// Package knative defines the header fields of Knative and Kubernetes, and the classification of probes.
 package knative
 
 // Header fields that mark a request as a probe from Knative or from the kubelet (docs/promises.md

@@ -67,7 +67,7 @@ type format struct {
 	write       func([]byte, Labels, Report) []byte
 }
 
-// formats contains all formats in the order of preference. Gauges have the same text in both versions of OpenMetrics.
+// formats contains all formats in order of preference. Gauges have the same text in both versions of OpenMetrics.
 var formats = [...]format{
 	{inProtobuf, "application/protobuf", "", "application/protobuf", appendStat},
 	{inPrometheus, "text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8", appendPrometheus},
@@ -86,10 +86,9 @@ func byName(name Format) *format {
 	return nil
 }
 
-// accepted returns the format with the highest weight in the Accept header. If several formats have
-// this weight, accepted prefers first, and then the earliest of them in formats. If the header has
-// no valid media range, accepted returns first. If no format is acceptable, accepted returns the
-// Prometheus text format.
+// accepted returns the format with the highest weight in the Accept header. If several formats have this weight,
+// accepted returns first if it is one of them, and otherwise the earliest one in formats. If the header has no valid
+// media range, accepted returns first. If no format is acceptable, accepted returns the Prometheus text format.
 func accepted(accept []string, first *format) *format {
 	ranges := mediaRanges(accept)
 	if ranges == nil {
@@ -149,7 +148,7 @@ func quality(ranges []mediaRange, f *format) float64 {
 	return q
 }
 
-// specificity returns 0 if r does not match f, and a higher number if the match is more specific.
+// specificity returns 0 if r does not match f, and otherwise a number that is higher for more specific matches.
 func (r mediaRange) specificity(f *format) int {
 	family, _, _ := strings.Cut(f.media, "/")
 	switch {

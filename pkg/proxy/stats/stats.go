@@ -41,8 +41,8 @@ type second struct {
 	requests, proxiedRequests int64
 }
 
-// New returns a Stats without requests in flight. Seconds are counted from start, and not from the full seconds of the
-// wall clock.
+// New returns a Stats without requests in flight. The first second begins at start, so the seconds are not aligned with
+// the wall clock.
 func New(start time.Time) *Stats {
 	return &Stats{start: start}
 }
@@ -85,8 +85,8 @@ type Report struct {
 	// the time before the start, a new pod under load would appear idle.
 	Last, Last6, Last60 Window
 
-	// Uptime is the time from the start to the end of the last full second. If it is 0, no full second has passed,
-	// and all windows contain zeros.
+	// Uptime is the time from the start to the end of the last full second. If it is 0, no full second has passed, and
+	// all averages are 0.
 	Uptime time.Duration
 }
 
@@ -115,7 +115,7 @@ func (s *Stats) Report(now time.Time) Report {
 	}
 }
 
-// advance updates the areas until now and stores the values of the seconds that have ended. If many seconds have ended
+// advance updates the areas up to now and stores the values of the seconds that have ended. If many seconds have ended
 // since the last call, advance stores only the values that a window can include. s.mu must be held.
 func (s *Stats) advance(now time.Time) {
 	at := int64(now.Sub(s.start))
@@ -137,8 +137,7 @@ func (s *Stats) advance(now time.Time) {
 	s.last = at
 }
 
-// addTime updates the areas of the current second for ns nanoseconds with the current number of
-// requests in flight.
+// addTime adds ns nanoseconds with the current number of requests in flight to the areas of the current second.
 func (s *Stats) addTime(ns int64) {
 	s.current.area += s.total * ns
 	s.current.proxiedArea += s.proxied * ns

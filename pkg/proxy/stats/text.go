@@ -16,7 +16,7 @@ type Labels struct {
 	Pod           string // destination_pod, and pod_name in protobuf
 }
 
-// label is the name of a label in the output, and its value.
+// label is the name and the value of a label in the output.
 type label struct{ name, value string }
 
 // list returns the labels that are not empty.
@@ -37,7 +37,7 @@ func (l Labels) validUTF8() Labels {
 	return l
 }
 
-// gauge is a value of a report with its name, which is the same in all text formats.
+// gauge is a value of a report. Its name is the same in all text formats.
 type gauge struct {
 	name, help string
 	value      float64

@@ -75,7 +75,7 @@ const (
 )
 
 // MaxClosing is the maximum number of connections that were replaced, are still open, and do not count against the
-// limit. A replaced HTTP/2 connection stays open until GOAWAY was sent.
+// limit. A replaced HTTP/2 connection stays open until GOAWAY is sent.
 const MaxClosing = 64
 
 // State returns the state of the connections. Open includes the connections that are being closed.

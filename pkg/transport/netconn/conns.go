@@ -54,7 +54,7 @@ func (s *Conns[C]) Each(do func(C)) {
 // Wait returns when all calls to serve have returned.
 func (s *Conns[C]) Wait() { s.serving.Wait() }
 
-// Shutdown calls retire for all connections and waits until the function wait returns. If ctx is canceled before, it
+// Shutdown calls retire for all connections and waits until the function wait returns. If ctx is canceled first, it
 // calls abandon for the remaining connections and returns the error of ctx. It must be called at most once.
 func (s *Conns[C]) Shutdown(ctx context.Context, wait func()) error {
 	s.endAll(&s.ending, s.retire)

@@ -125,9 +125,9 @@ func (h *handshake) pause() {
 	h.waiting(false, h.answered)
 }
 
-// stalled returns the total time that the handshake has waited for the client. It returns 0 if the handshake does not
-// wait for the client. It also returns 0 if a message has arrived but was not read, because the process then lacks
-// CPU time.
+// stalled returns the total time that the handshake has waited for the client. It returns 0 if the handshake is not
+// currently waiting for the client. It also returns 0 if a message has arrived but was not read, because the process
+// then lacks CPU time.
 func (h *handshake) stalled(now time.Time) time.Duration {
 	if h.ended.Load() || h.reading.Load() && !h.conn.Silent() {
 		return 0
@@ -135,7 +135,7 @@ func (h *handshake) stalled(now time.Time) time.Duration {
 	return h.wait.total(now)
 }
 
-// expire closes the connection if the handshake has waited for its client until the timeout.
+// expire closes the connection if the handshake has waited for its client for the whole timeout.
 func (h *handshake) expire() {
 	switch waited := h.stalled(time.Now()); {
 	case h.ended.Load():

@@ -100,7 +100,7 @@ type Budget struct {
 	before   int64 // previous value of clock
 	resumed  int64 // clock at the last update that was at least maxClockInterval after the previous update; 0 if there was none
 	accounts map[*Account]struct{}
-	charged  int64 // part of used for the connections themselves, in bytes
+	charged  int64 // number of bytes in used that are charged for the connections themselves
 }
 
 // An Account counts the memory that one connection uses. It is safe for concurrent use. A nil Account means no
@@ -155,8 +155,8 @@ func (b *Budget) Open(peer string, end func()) *Account {
 	return a
 }
 
-// chargeConnections adds the memory of the open connections above limit/freeFraction to the used memory, but
-// at most limit/chargedFraction. b.mu must be held.
+// chargeConnections charges the memory of the open connections to the budget. The first limit/freeFraction bytes are
+// not charged, and the charge is at most limit/chargedFraction bytes. b.mu must be held.
 func (b *Budget) chargeConnections() {
 	excess := int64(len(b.accounts))*ConnectionBytes - b.limit/freeFraction
 	charged := min(max(excess, 0), b.limit/chargedFraction)
@@ -180,8 +180,8 @@ func (a *Account) Close() {
 	}
 }
 
-// Serve sets the number of requests that the connection serves. A connection that serves one request
-// at a time does not have to call it.
+// Serve sets the number of requests that the connection is serving. A connection that serves one request at a time does
+// not have to call it.
 func (a *Account) Serve(requests int) {
 	if a != nil {
 		a.served.Store(int64(requests))
@@ -454,9 +454,9 @@ type survey struct {
 	working heaviest // heaviest working connection
 	idle    heaviest // heaviest idle connection
 
-	workingBytes int64 // number of bytes of the working connections
-	smallBytes   int64 // number of bytes of the idle connections with at most small bytes
-	mediumBytes  int64 // number of bytes of the idle connections with more than small bytes
+	workingBytes int64 // number of bytes held by working connections
+	smallBytes   int64 // number of bytes held by idle connections with at most small bytes
+	mediumBytes  int64 // number of bytes held by idle connections with more than small bytes
 }
 
 // survey compares all connections. now is the time returned by tick. b.mu must be held.
@@ -488,8 +488,8 @@ func (b *Budget) survey(now int64) (s survey) {
 	return s
 }
 
-// heaviest is the connection with the most bytes per request. If several connections hold the same
-// number of bytes per request, it is the connection with the most bytes in total.
+// heaviest is the connection with the most bytes per request, and among equal connections, the one with the most bytes
+// in total.
 type heaviest struct {
 	account          *Account
 	perRequest, used int64

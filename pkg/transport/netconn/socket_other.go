@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// The following functions use package syscall, because the race detector derives the order of reads
-// and writes only from its functions.
+// The following functions use package syscall, because the race detector derives the order of reads and writes only
+// from the functions of that package.
 
 // Read reads the available input. At the end of the input, it returns 0 and no error.
 func Read(fd uintptr, p []byte) (n int, err error) { return interrupted(syscall.Read, fd, p) }

@@ -21,8 +21,8 @@ const (
 	// helloBytes is the number of handshake bytes that each client can send without using extraBytes. Most clients
 	// send less than 2 KiB. crypto/tls buffers up to four times as many bytes.
 	helloBytes = 8 << 10
-	// chainBytes replaces helloBytes if the server requests a client certificate. A chain of certificates is rarely
-	// longer than 10 KiB.
+	// chainBytes replaces helloBytes if the server requests a client certificate. A certificate chain is rarely longer
+	// than 10 KiB.
 	chainBytes = 32 << 10
 	// maxHelloBytes and maxChainBytes are the maximum numbers of handshake bytes. A handshake that is longer than
 	// helloBytes or chainBytes takes the rest from extraBytes.

@@ -41,8 +41,9 @@ type Call struct {
 	Held  transport.Held // aborted exchange that the user container may still process; nil if there is none
 }
 
-// ContinueTimeout is the maximum time that a body is delayed until a 100 (Continue) response arrives. RFC 9110 section
-// 10.1.1 does not specify a time. A server that does not support 100-continue never sends the response.
+// ContinueTimeout is the maximum time for which a body is delayed while the sidecar waits for a 100 (Continue)
+// response. RFC 9110 section 10.1.1 does not specify a time. A server that does not support 100-continue never sends
+// the response.
 const ContinueTimeout = time.Second
 
 // ErrNoMemory is returned if the memory budget has no memory for the header section of a response.
@@ -59,14 +60,14 @@ const (
 	bodySender      = 4 << 10 // stack of the goroutine that sends Body
 )
 
-// ReserveHead reserves the memory to send the header section of Request. received is the size of the received header
-// section in bytes. ReserveHead waits in the same way as [netconn.Account.Await], and returns false if the budget is
-// exhausted.
+// ReserveHead reserves the memory for sending the header section of Request. received is the size of the received
+// header section in bytes. ReserveHead waits in the same way as [netconn.Account.Await], and returns false if the
+// budget is exhausted.
 func (c *Call) ReserveHead(received int) bool {
 	n := received
 	// The sent header section is at most about 1+forwardedFactor times as long as the received one, because
-	// X-Forwarded-For is copied. No memory is reserved for up to netconn.LongHead bytes, so Size is needed only above
-	// this threshold.
+	// X-Forwarded-For is copied. Memory is reserved only for a sent header section of more than netconn.LongHead bytes,
+	// so Size is called only if this length is possible.
 	if n > netconn.LongHead/(1+forwardedFactor) {
 		n = max(n, c.Request.Size())
 	}
@@ -107,7 +108,7 @@ func (c *Call) Release() {
 	c.ReleaseBody()
 }
 
-// MoveTo copies the request to another call, which must then release the memory that c has charged.
+// MoveTo moves the request and the memory that c has charged to another call. The other call must release the memory.
 func (c *Call) MoveTo(to *Call) {
 	*to = *c
 	c.Memory, c.bodyMemory = netconn.HeadMemory{Account: c.Memory.Account}, 0

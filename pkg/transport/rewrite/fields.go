@@ -30,7 +30,7 @@ func (l *Lines) Field(name, value string) { *l = wire.AppendField(*l, name, valu
 // 9110 section 7.6.1).
 type names []string
 
-// namesRoom is the number of names that are stored without an allocation. Most messages have none.
+// namesRoom is the number of names that can be stored without an allocation. Most messages contain no such names.
 const namesRoom = 8
 
 // add adds the names in one Connection field, except for "keep-alive" and "close", which are

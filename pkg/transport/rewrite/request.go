@@ -260,7 +260,7 @@ func (r *Request) EachField(e Encoder) (trailers bool) {
 	return summary.trailers
 }
 
-// summary contains the values of a request from which the fields that a proxy changes or adds are derived.
+// summary contains the request values that determine the fields that a proxy changes or adds.
 type summary struct {
 	original      bool   // K-Original-Host contains the host
 	trailers      bool   // TE contains trailers

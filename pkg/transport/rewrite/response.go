@@ -9,8 +9,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/http1/wire"
 )
 
-// MaxInfos is the number of informational responses to one request that the user container can send without a rate
-// limit. See [TooManyInfos].
+// MaxInfos is the number of informational responses to one request that the user container can send before a rate limit
+// applies. See [TooManyInfos].
 const MaxInfos = 100
 
 // EachResponseField passes to e the fields of a final or informational response that are forwarded to the client.

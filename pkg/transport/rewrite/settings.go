@@ -27,8 +27,9 @@ type ServerSettings struct {
 	// frame of the header section. 0 means no timeout.
 	HeaderTimeout time.Duration
 
-	// SendTimeout is the maximum time that an HTTP/2 client does not read the output of a connection. The connection
-	// is closed after an additional AnswerTimeout, so that the timeouts of the requests expire first. 0 means no limit.
+	// SendTimeout is the maximum time for which the output of an HTTP/2 connection can wait for the client to read. The
+	// connection is closed after an additional AnswerTimeout, so that the timeouts of the requests expire first. 0
+	// means no limit.
 	SendTimeout time.Duration
 
 	FullDuplex   bool                // keep an HTTP/1 client connection open if the response ends before the request

@@ -18,8 +18,8 @@ var headerOnly = []string{
 	"content-encoding", "content-range", "content-type", // content format
 }
 
-// mayTrail reports whether a trailer field is forwarded. Fields for framing and routing, hop-by-hop fields and
-// internal fields have a role, and are not forwarded.
+// mayTrail reports whether a trailer field is forwarded. The fields in headerOnly, framing and routing fields,
+// hop-by-hop fields and internal fields are not forwarded.
 func mayTrail(name string) bool {
 	if strings.HasPrefix(name, "grpc-") { // every gRPC response has trailer fields with this prefix
 		return true
