@@ -19,8 +19,8 @@ const (
 	// supports HTTP/1.1. If the user container responds in HTTP/2 during this time, the request can be sent again over
 	// HTTP/2, because its body was not read.
 	listenTimeout = 25 * time.Millisecond
-	// lagTimeout is the maximum time that Close waits for the rest of the request body after the response has ended. If
-	// the body ends within this time, the connections of the client and of the user container can be reused.
+	// lagTimeout is the maximum time that Close waits for the rest of the request body after the response ends. If the
+	// body ends within this time, the connections of the client and of the user container can be reused.
 	lagTimeout = 20 * time.Millisecond
 	// arrivedTimeout replaces lagTimeout if the complete body has arrived from the client. It is longer because the
 	// client does not cause the delay. On a busy host, it may take longer than lagTimeout until the goroutine that
@@ -51,7 +51,7 @@ type upload struct {
 	turn    int // sequence number of the upload, so that the timer of an earlier upload has no effect
 	state   uploadState
 	starter *time.Timer   // starts the upload after a delay; nil if there is no delay
-	done    chan struct{} // closed when the goroutine has ended; nil if the goroutine was not started
+	done    chan struct{} // closed when the goroutine ends; nil if the goroutine was not started
 	err     error         // error of reading Body
 }
 
@@ -99,8 +99,8 @@ func (c *Call) Buffered() int {
 	return max(0, len(c.conn.buf)-c.conn.memory.Held())
 }
 
-// Do sends the request and returns the final response after its header section was received. After a failure, Do sends
-// the request again on a new connection if [rewrite.Request.MayReplay] allows it and no byte of Body was read.
+// Do sends the request, waits for the header section of the final response, and returns the response. After a failure,
+// Do sends the request again on a new connection if [rewrite.Request.MayReplay] allows it and no byte of Body was read.
 func (c *Call) Do(a *App) (*Response, error) {
 	for c.Sends = 0; ; {
 		conn, err := c.connect(a, c.Sends > 0)
@@ -425,8 +425,8 @@ func (c *Call) refuseUpload() {
 	}
 }
 
-// endUpload waits up to lag until the upload is complete. It then stops the upload and waits until its goroutine has
-// ended. It returns true if the complete body was sent and the upload was not stopped.
+// endUpload waits up to lag for the upload to complete. It then stops the upload and waits until its goroutine ends. It
+// returns true if the complete body was sent and the upload was not stopped.
 func (c *Call) endUpload(lag time.Duration) bool {
 	c.refuseUpload()
 	c.mu.Lock()

@@ -112,8 +112,7 @@ func (r *Response) decode(b []byte) (data []byte, n int, err error) {
 	}
 }
 
-// Trailer returns the trailer fields. It must be called after Next has returned io.EOF. The fields are
-// valid until Close.
+// Trailer returns the trailer fields. It must be called after Next returns io.EOF. The fields are valid until Close.
 func (r *Response) Trailer() []wire.Field {
 	if r.framing != wire.Chunked {
 		return nil
