@@ -35,8 +35,8 @@ type exchange struct {
 	out      []byte  // output buffer
 	remote   string  // address and port of the client
 
-	// abortApp aborts Forward before the response has begun. abortBoth aborts Forward after that. The functions are
-	// stored to avoid allocations for each request.
+	// abortApp aborts Forward before the response begins, and abortBoth aborts it afterwards. The functions are stored
+	// to avoid allocations for each request.
 	abortApp, abortBoth func()
 
 	direct     bool // the current write includes bytes of the response that are not in out
