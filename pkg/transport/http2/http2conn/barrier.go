@@ -39,20 +39,20 @@ const (
 	// stuckFactor times the server's advertised limit of concurrent streams. Go's server closes the connection if its
 	// handlers have reached the advertised limit and four times as many requests wait for a handler.
 	stuckFactor = 4
-	// recentTime is the time for which a server is assumed to process a request after its stream was reset. Go's
-	// server counts such requests against its limit of concurrent streams.
+	// recentTime is the time for which a server is assumed to process a request after its stream is reset. Go's server
+	// counts such requests against its limit of concurrent streams.
 	recentTime = 10 * time.Second
 	// maxRefusals is the number of consecutive streams that a server can refuse before the connection is replaced.
 	maxRefusals = 10
-	// replaceTime is the minimum age of a connection that is replaced although no response was received on it. It
-	// limits the rate of new connections to a server that rejects all streams.
+	// replaceTime is the minimum age at which a connection without a response is replaced. It limits the rate of new
+	// connections to a server that rejects all streams.
 	replaceTime = time.Second
 )
 
-// refused is called after the server has reset a client stream. If the server rejects streams because of earlier
-// streams on the connection, refused causes the connection to be replaced. For example, after 10 MB of canceled
-// responses, Node rejects all new streams of the connection with ENHANCE_YOUR_CALM. ending reports whether the
-// connection accepts no more streams.
+// refused is called after the server resets a client stream. If the server rejects streams because of earlier streams
+// on the connection, refused causes the connection to be replaced. For example, after 10 MB of canceled responses, Node
+// rejects all new streams of the connection with ENHANCE_YOUR_CALM. ending reports whether the connection accepts no
+// more streams.
 func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	if !c.config.Client {
 		return false
@@ -119,7 +119,7 @@ func (c *Conn) settingsAcked() {
 	}
 }
 
-// passBarrier is called after the barrier was acknowledged. The streams that were reset before the barrier no longer
+// passBarrier is called when the barrier is acknowledged. The streams that were reset before the barrier no longer
 // count as abandoned. c.mu must be held.
 func (c *Conn) passBarrier() {
 	b := &c.barrier

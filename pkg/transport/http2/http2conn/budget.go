@@ -23,8 +23,8 @@ const (
 	maxControl = 1_000_000
 	// appFactor multiplies these bounds for the user container, which is in the same pod.
 	appFactor = 10
-	// settingsStreams is the number of open streams whose windows a SETTINGS frame can change for the cost of one
-	// additional control frame.
+	// A SETTINGS frame that changes the windows of open streams counts as one additional control frame for each
+	// settingsStreams streams.
 	settingsStreams = 16
 )
 

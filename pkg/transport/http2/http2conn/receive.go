@@ -72,7 +72,7 @@ func (c *Conn) refuseData(s *Stream) error {
 	return c.streamError(s, code, "unexpected DATA")
 }
 
-// streamError resets an open stream because the peer made an error.
+// streamError resets an open stream because the peer violated the protocol.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
 	// The cost includes the frames by which the HEADERS frame of the stream increases the budget, because work on the
 	// request may continue after the reset. Otherwise a peer that causes resets could start more work than the limit of
@@ -261,7 +261,7 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	return c.notifyHead(s, end)
 }
 
-// request handles a header block with which a client opens a stream.
+// request handles a header block that opens a stream.
 func (c *Conn) request(id uint32, end bool) error {
 	c.mu.Lock()
 	ending, full := c.ending, len(c.streams) >= c.config.MaxStreams

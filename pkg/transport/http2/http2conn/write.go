@@ -92,8 +92,8 @@ func (c *Conn) fill() (drained []*Stream) {
 	return drained
 }
 
-// addPending moves header blocks, one DATA frame, and the trailer section if all content was moved, from a stream to
-// the output of the connection. c.mu must be held.
+// addPending moves header blocks and one DATA frame from a stream to the output of the connection. If no content is
+// left, addPending also moves the trailer section. c.mu must be held.
 func (c *Conn) addPending(s *Stream) {
 	p := &s.pending
 	if len(p.heads) > 0 {
