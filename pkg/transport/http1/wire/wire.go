@@ -36,8 +36,9 @@ const (
 	// them, net/http allocates 14 times their length.
 	maxConnection = 1 << 10
 
-	// maxExtension is the maximum number of bytes by which the chunk extensions of a body may exceed the data that
-	// has arrived so far. RFC 9112 section 7.1.1 requires a limit. The extensions are parsed and discarded.
+	// maxExtension is the maximum excess, in bytes, of the chunk extensions of a body over its data. Each extension
+	// byte increases the excess, and each chunk reduces it by about its size, but not below 0. RFC 9112 section 7.1.1
+	// requires a limit. The extensions are parsed and discarded.
 	maxExtension = 2 << 10
 
 	// freeExtension is the number of extension bytes in each chunk of a response that do not count against
