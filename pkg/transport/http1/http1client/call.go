@@ -346,8 +346,8 @@ func (c *Call) startUploadOf(turn int) {
 	go c.send(c.conn, u.done)
 }
 
-// send writes Body. If reading Body fails, send interrupts the exchange. A write error does not interrupt the exchange,
-// because the user container may already have sent a response.
+// send writes Body. If reading Body fails, send ends the exchange. After a write error, the exchange continues, because
+// the user container may already have sent a response.
 func (c *Call) send(conn *clientConn, done chan struct{}) {
 	defer close(done)
 	state, bodyErr := c.copyBody(conn)
