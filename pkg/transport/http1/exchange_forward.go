@@ -95,7 +95,7 @@ func (x *exchange) beginCall(c call) error {
 }
 
 // failed sets the result of a call that returned err instead of a response. killed is the reason why the canceler
-// has aborted the call, or nil.
+// aborted the call, or nil.
 func (x *exchange) failed(c *rewrite.Call, result *transport.Result, killed, err error) {
 	c.Failed(result, transport.Cause(killed, err, x.body.failed()))
 	result.In = x.body.moved()
@@ -168,8 +168,8 @@ func (b *body) sent() {
 	}
 }
 
-// stream forwards the response. It writes the header section together with the first bytes of the body, and the other
-// bytes as they arrive.
+// stream forwards the response. It writes the header section together with the first bytes of the body, and the rest of
+// the body as it arrives.
 func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *transport.Result) {
 	chunked := x.beginResponse(h, r.Length())
 	for {

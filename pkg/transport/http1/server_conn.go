@@ -537,7 +537,7 @@ func (c *serverConn) tryWrite(fd uintptr) (done bool) {
 	return true
 }
 
-// offer starts the send timeout if it applies to the current write and is not running.
+// offer starts the send timeout if the timeout applies to the current write and is not running.
 func (c *serverConn) offer() {
 	if c.clocked && !c.offered.Load() {
 		c.offered.Store(true)
