@@ -7,9 +7,9 @@ import (
 
 // barrier describes the streams of a client that were abandoned, which means that the client has reset them. A server
 // counts a stream against its limit of concurrent streams until it receives RST_STREAM (RFC 9113 section 5.1.2). To
-// find out when this has happened, the client sends a frame that the server must acknowledge. This frame, PING or
-// SETTINGS, is called a barrier. After the acknowledgment, the streams that were reset before the barrier no longer
-// count. The fields are guarded by Conn.mu.
+// find out when this happens, the client sends a frame that the server must acknowledge. This frame, PING or SETTINGS,
+// is called a barrier. After the acknowledgment, the streams that were reset before the barrier no longer count. The
+// fields are guarded by Conn.mu.
 type barrier struct {
 	abandoned int    // number of abandoned streams that the server may still count
 	covered   int    // number of abandoned streams that were reset before the last barrier was sent
@@ -70,7 +70,7 @@ func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	return c.ending
 }
 
-// Check sends a frame that the server must acknowledge, unless an earlier such frame has not been acknowledged yet.
+// Check sends a frame that the server must acknowledge. It does nothing while an earlier such frame is unacknowledged.
 func (c *Conn) Check() {
 	c.mu.Lock()
 	c.addBarrier()
@@ -186,8 +186,8 @@ func (s *Stream) Abandon() bool {
 	return true
 }
 
-// exhausted counts an abandoned stream and reports whether the connection must be replaced, because the server could
-// close the connection after more RST_STREAM frames. c.mu must be held.
+// exhausted counts an abandoned stream and reports whether the connection must be replaced before more RST_STREAM
+// frames cause the server to close it. c.mu must be held.
 func (c *Conn) exhausted() bool {
 	b, now := &c.barrier, time.Now()
 	b.resets = max(0, b.resets-now.Sub(b.since).Seconds()*resetRate) + 1

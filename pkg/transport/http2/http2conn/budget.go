@@ -96,8 +96,8 @@ func (c *Conn) recordError(wrong *Error, err error) {
 	}
 }
 
-// recordStreamError records an error of a client for which a stream is reset. It does not record errors of the user
-// container, because the requests report them.
+// recordStreamError records a client error that causes a stream reset. It does not record errors of the user container,
+// because the requests report them.
 func (c *Conn) recordStreamError(err error) {
 	if !c.config.Client {
 		c.config.Bounds.Fail(bound.MalformedRequest, c.link.RemoteAddr().String(), err)

@@ -44,7 +44,7 @@ type Handler interface {
 	// content. The head is valid only during the call. Request is never called for a client.
 	Request(id uint32, h *Head, end bool)
 
-	// Full reports whether the handler cannot accept another request now. If Full returns true, the connection does
+	// Full reports whether the handler serves the maximum number of requests. If Full returns true, the connection does
 	// not handle the next HEADERS frame until [Conn.Resume] is called. Full is never called for a client.
 	Full() bool
 
@@ -129,7 +129,7 @@ type Conn struct {
 	reading          func(fd uintptr) (done bool)
 	preface          int           // number of bytes of the client preface that have not been received yet
 	partial          []byte        // received part of an incomplete frame
-	frameIncomplete  bool          // a frame or a header block is incomplete, and its timeout runs
+	frameIncomplete  bool          // a frame or a header block is incomplete, and its timeout is running
 	data             dataFrame     // the DATA frame that is being received
 	block            []byte        // received part of an incomplete header block
 	blockID          uint32        // stream of the incomplete header block; 0 if there is none
@@ -775,8 +775,8 @@ func (c *Conn) linger(err error) {
 }
 
 // Close closes the connection without writing the remaining output. The owners of open streams receive err. Close can
-// be called more than once. It also interrupts a graceful shutdown, which could otherwise wait for SendTimeout if the
-// peer does not read.
+// be called more than once. It also ends a graceful shutdown, which could otherwise wait for SendTimeout if the peer
+// does not read.
 func (c *Conn) Close(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -74,9 +74,9 @@ func (c *Conn) refuseData(s *Stream) error {
 
 // streamError resets an open stream because the peer violated the protocol.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
-	// The cost includes the frames by which the HEADERS frame of the stream increases the budget, because work on the
-	// request may continue after the reset. Otherwise a peer that causes resets could start more work than the limit of
-	// concurrent streams allows (CVE-2025-8671).
+	// The cost includes the controlPerUseful frames that the HEADERS frame of the stream added to the budget, because
+	// work on the request may continue after the reset. Otherwise a peer that causes resets could start more work than
+	// the limit of concurrent streams allows (CVE-2025-8671).
 	if err := c.countControl(1 + controlPerUseful); err != nil {
 		return err
 	}
