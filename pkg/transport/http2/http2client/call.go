@@ -37,7 +37,7 @@ type Call struct {
 	check      Check
 	infos      []wire.Response // informational responses that have not been sent to the client yet
 	ended      bool            // the complete response was received
-	err        error           // reason why the response will not be complete, or nil
+	err        error           // reason why the response is incomplete, or nil
 	held       *[window]byte   // buffer for content; nil until content is received
 	r, w       int             // held[r:w] is content that Next has not returned yet
 	uncredited int             // number of bytes to credit when held is empty
