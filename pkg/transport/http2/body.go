@@ -20,7 +20,7 @@ type body struct {
 	x *exchange
 
 	mu         sync.Mutex
-	arrived    chan struct{} // wakes Read and awaitEnd when a field guarded by mu changes
+	arrived    chan struct{} // wakes Read and awaitEnd when content arrives or the body ends
 	data       []byte        // received content that has not been read yet
 	uncredited int           // number of bytes to credit to the client after the last byte of data is read
 	n          int64         // number of received bytes
@@ -90,7 +90,7 @@ func (b *body) release() {
 	b.charge()
 }
 
-// add adds received content. The arguments are those of [http2conn.Owner].Data.
+// add adds received content. The arguments are the same as for [http2conn.Owner].Data.
 func (b *body) add(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,7 +172,7 @@ func (b *body) pass(by *http2conn.Conn, p []byte, n int, end bool) {
 }
 
 // await records that the next content is expected from the client. While the user container does not read the content,
-// the client may be unable to send more, so await does nothing. b.mu must be held.
+// await does nothing, because the client may be unable to send more. b.mu must be held.
 func (b *body) await() {
 	if b.held == 0 {
 		b.x.state.AwaitBody()

@@ -36,8 +36,8 @@ type exchange struct {
 
 	woken chan struct{} // wakes the goroutine that serves the request
 
-	// due is the number of bytes of the announced response content that have not been sent yet. It is negative if the
-	// length of the response is unknown.
+	// due is the number of unsent bytes of the announced response content. It is negative if the length of the response
+	// is unknown.
 	due int64
 
 	built rewrite.Built // contains the result of Request
@@ -119,8 +119,9 @@ const (
 	fieldBytes = 48
 )
 
-// pack returns the fields of h in packed form if the packed form saves at least half of the memory of the unpacked
-// fields, and otherwise nil. The fields of an extended CONNECT are never packed, because connect adds fields to them.
+// pack returns the fields of h in packed form if the packed form needs at most half of the memory that the unpacked
+// fields use in addition to their names and values, and otherwise nil. The fields of an extended CONNECT are never
+// packed, because connect adds fields to them.
 func pack(h *http2conn.Head) wire.Packed {
 	if len(h.Fields) <= fewFields || h.Protocol != "" {
 		return nil

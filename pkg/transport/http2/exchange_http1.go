@@ -128,7 +128,7 @@ func (x *exchange) conclude(result *transport.Result) {
 // resets the stream after the last byte without waiting for END_STREAM.
 func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
-// forwardReset resets the client's stream if the user container has reset the other stream before the response began
+// forwardReset resets the client's stream if the user container reset the other stream before the response began
 // (docs/promises.md 3.12).
 func (x *exchange) forwardReset(result *transport.Result) {
 	if _, ok := errors.AsType[*http2conn.ResetError](result.Err); ok && !result.Begun {
