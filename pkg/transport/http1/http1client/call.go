@@ -15,9 +15,9 @@ import (
 const (
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// listenTimeout is the time for which a request body is delayed if it is unknown whether the user container
-	// supports HTTP/1.1. If the user container responds in HTTP/2 during this time, the request can be sent again over
-	// HTTP/2, because its body was not read.
+	// listenTimeout is the delay of a request body while it is unknown whether the user container supports HTTP/1.1. If
+	// the user container responds in HTTP/2 during this time, the request can be sent again over HTTP/2, because its
+	// body was not read.
 	listenTimeout = 25 * time.Millisecond
 	// lagTimeout is the maximum time that Close waits for the rest of the request body after the response ends. If the
 	// body ends within this time, the connections of the client and of the user container can be reused.
@@ -302,7 +302,7 @@ func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) boo
 	return e.Fault == transport.FaultGarbage && a.OnlyH2()
 }
 
-// failureCause returns the cause of err. The cause is an abort or an error of Body, if there is one, and otherwise err.
+// failureCause returns the abort or the error of Body that caused err. If neither occurred, it returns err.
 func (c *Call) failureCause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
