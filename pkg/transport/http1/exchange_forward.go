@@ -138,8 +138,8 @@ func (x *exchange) describe(state transport.State) {
 	r.Secure, r.Trace = x.c.nc.Secure(), state.Trace()
 }
 
-// giveBody sets the body of the call. A body with Content-Length that has arrived completely is sent together with the
-// header section. Any other body is read while it is sent.
+// giveBody sets the body of the call. A body with a Content-Length that has arrived completely is sent together with
+// the header section. Any other body is read while it is sent.
 func (x *exchange) giveBody(state transport.State) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer = nil, nil, nil
