@@ -63,7 +63,7 @@ func (c *Conn) isLate(length int) bool {
 	return true
 }
 
-// refuseData resets a stream on which the peer sent a DATA frame that exceeds the window or follows END_STREAM.
+// refuseData resets a stream after a DATA frame that exceeds the window or follows END_STREAM.
 func (c *Conn) refuseData(s *Stream) error {
 	code := FlowControlError
 	if s.remoteHasEnded() {

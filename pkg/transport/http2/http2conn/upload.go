@@ -13,7 +13,7 @@ type Request struct {
 // For this reason, content of different clients is sent on the same connection only if it is short compared with the
 // free window. The zero value describes a request without content.
 type Upload struct {
-	Client  uint64 // identifies the client; not 0 if Length is not 0
+	Client  uint64 // identifies the client; 0 is allowed only if Length is 0
 	Length  int64  // length of the content in bytes; -1 if it is not known
 	Sharing Sharing
 }

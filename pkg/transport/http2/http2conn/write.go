@@ -390,8 +390,8 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 	return done
 }
 
-// writeSome writes as much of c.left as the socket accepts. done is false if a part of c.left could not be written
-// without blocking. Otherwise c.writeErr contains the result.
+// writeSome writes as much of c.left as the socket accepts. done is false if the socket did not accept all of c.left.
+// If done is true, c.writeErr is the result of the write.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
 	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
 	if c.left = left; errors.Is(err, netconn.ErrAgain) {
