@@ -54,10 +54,10 @@ const (
 	connWindow = 1 << 30
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// idleTimeout is the time after which an unused connection is closed if other connections are open. Bursts of
-	// requests and canceled requests cause additional connections. The timeout is not shorter than the time for which a
-	// server is assumed to process an abandoned stream. Each connection has a timer. Package http1client needs only one
-	// timer for its pool, because its connections serve one request at a time.
+	// idleTimeout is the time after which an unused connection is closed if other connections are open. Request bursts
+	// and canceled requests cause additional connections. The timeout is at least as long as a server is assumed to
+	// process an abandoned stream. Each connection has a timer. Package http1client needs only one timer for its pool,
+	// because its connections serve one request at a time.
 	idleTimeout = 10 * time.Second
 	// lastIdleTimeouts is the number of idle timeouts after which the last open connection is closed.
 	lastIdleTimeouts = 9
@@ -309,7 +309,7 @@ func (c *Client) removeSilent() {
 // refusal describes why no connection accepts a stream. The zero value means that a new connection is needed.
 type refusal struct {
 	busy  bool // a connection accepts the stream after the pending output of the connection is written
-	shut  bool // the user container accepts no streams at the moment
+	shut  bool // the user container currently accepts no streams
 	large bool // the header section is longer than the user container accepts
 	inUse bool // a connection accepts the stream if content of several clients may share the connection
 }
