@@ -119,9 +119,9 @@ const (
 	fieldBytes = 48
 )
 
-// pack returns the fields of h in packed form if the packed form needs at most half of the memory that the unpacked
-// fields use in addition to their names and values, and otherwise nil. The fields of an extended CONNECT are never
-// packed, because connect adds fields to them.
+// pack returns the fields of h in packed form. It returns nil if the packed form is longer than half of the overhead of
+// unpacked fields, which is fieldBytes for each field. The fields of an extended CONNECT are never packed, because
+// connect adds fields to them.
 func pack(h *http2conn.Head) wire.Packed {
 	if len(h.Fields) <= fewFields || h.Protocol != "" {
 		return nil

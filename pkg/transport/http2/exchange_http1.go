@@ -137,7 +137,7 @@ func (x *exchange) forwardReset(result *transport.Result) {
 	}
 }
 
-// resetCode returns the error code with which the client's stream is reset after err. It is the code that the user
+// resetCode returns the error code for the reset of the client's stream after err. It is the code that the user
 // container sent, or InternalError if the user container sent no code or NO_ERROR.
 func resetCode(err error) http2conn.Code {
 	if reset, ok := errors.AsType[*http2conn.ResetError](err); ok && reset.Code != http2conn.NoError {
