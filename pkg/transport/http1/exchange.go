@@ -35,8 +35,8 @@ type exchange struct {
 	out      []byte  // output buffer
 	remote   string  // address and port of the client
 
-	// abortApp aborts Forward before the response has begun. abortBoth aborts Forward after that. The functions are
-	// stored to avoid allocations for each request.
+	// abortApp aborts Forward before the response begins, and abortBoth aborts it afterwards. The functions are stored
+	// to avoid allocations for each request.
 	abortApp, abortBoth func()
 
 	direct     bool // the current write includes bytes of the response that are not in out
@@ -264,9 +264,9 @@ func appendStatus(b []byte, minor, status int, reason string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// body is the request body. Its first bytes may be in the read buffer after the header section. The other bytes are
-// read from the connection. The goroutine that forwards the body calls Read. The methods that lock mu are safe for
-// concurrent use.
+// body is the request body. Its first bytes may be in the read buffer after the header section. The rest is read from
+// the connection. The goroutine that forwards the body calls Read. The methods that lock mu are safe for concurrent
+// use.
 type body struct {
 	x       *exchange
 	chunked bool

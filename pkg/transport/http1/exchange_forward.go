@@ -15,9 +15,9 @@ import (
 
 var errBroken = errors.New("connection failed")
 
-// Forward implements transport.Exchange. If the canceler aborts Forward before the response has begun, only the call to
-// the user container is aborted, and the client receives an error response. If the response has begun, the connection of
-// the client is also interrupted, so that the client detects the truncated response.
+// Forward implements transport.Exchange. If the canceler aborts Forward before the response begins, only the call to
+// the user container is aborted, and the client receives an error response. Otherwise the client's connection is also
+// closed, so that the client detects the truncated response.
 func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	defer x.endForward(&result) // defer needs less stack memory than a wrapper of Forward
 	x.describe(state)
@@ -38,8 +38,8 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	return x.forwardH1(state)
 }
 
-// forwardH1 forwards the request to the user container over HTTP/1.1. If the user container supports only HTTP/2 and has
-// not processed the request, it forwards the request again over HTTP/2.
+// forwardH1 forwards the request to the user container over HTTP/1.1. If the user container supports only HTTP/2 and
+// did not process the request, forwardH1 forwards the request again over HTTP/2.
 func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 	c := &x.call
 	c.Hold = state.Holds()
@@ -95,7 +95,7 @@ func (x *exchange) beginCall(c call) error {
 }
 
 // failed sets the result of a call that returned err instead of a response. killed is the reason why the canceler
-// has aborted the call, or nil.
+// aborted the call, or nil.
 func (x *exchange) failed(c *rewrite.Call, result *transport.Result, killed, err error) {
 	c.Failed(result, transport.Cause(killed, err, x.body.failed()))
 	result.In = x.body.moved()
@@ -111,7 +111,7 @@ func (x *exchange) respond(c *rewrite.Call, head *wire.Response, r rewrite.Respo
 	x.canceler.Abortable(x.abortBoth)
 	x.stream(head, r, result)
 	if x.canceler.Abortable(nil) != nil { // must precede Close, because the call must not be aborted after Close
-		x.last = true // abortBoth has interrupted the connection, even if the response is complete
+		x.last = true // abortBoth made the connection unusable, even if the response is complete
 	}
 	r.Close()
 	x.conclude(result)
@@ -138,8 +138,8 @@ func (x *exchange) describe(state transport.State) {
 	r.Secure, r.Trace = x.c.nc.Secure(), state.Trace()
 }
 
-// giveBody sets the body of the call. A body with Content-Length that has arrived completely is sent together with the
-// header section. Any other body is read while it is sent.
+// giveBody sets the body of the call. A body with a Content-Length that has arrived completely is sent together with
+// the header section. Any other body is read while it is sent.
 func (x *exchange) giveBody(state transport.State) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer = nil, nil, nil
@@ -155,7 +155,7 @@ func (x *exchange) giveBody(state transport.State) {
 	c.Expect100 = x.head.Expect100 && c.Body != nil && x.c.w == x.at // false if a part of the body has already arrived
 }
 
-// trailer returns the trailer section for the user container. It must be called after the complete body was read.
+// trailer returns the trailer section for the user container. It must be called after the complete body is read.
 func (b *body) trailer() []wire.Field { return rewrite.RequestTrailer(b.chunks.Trailer()) }
 
 // sent marks the body as read if it was sent together with the header section.
@@ -168,8 +168,8 @@ func (b *body) sent() {
 	}
 }
 
-// stream forwards the response. It writes the header section together with the first bytes of the body, and the other
-// bytes as they arrive.
+// stream forwards the response. It writes the header section together with the first bytes of the body, and the rest of
+// the body as it arrives.
 func (x *exchange) stream(h *wire.Response, r rewrite.Response, result *transport.Result) {
 	chunked := x.beginResponse(h, r.Length())
 	for {

@@ -11,7 +11,7 @@ import (
 // interim is the state of the informational responses to a request (RFC 9110 section 15.2). The goroutine that serves
 // the request forwards the informational responses of the user container. If the user container reads the body without
 // sending a 100 (Continue) response, the goroutine that forwards the body sends this response. A client receives at
-// most one 100 response, and no informational response after the final response has begun.
+// most one 100 response, and no informational response after the final response begins.
 type interim struct {
 	mu        sync.Mutex
 	expected  bool // the client waits for a 100 response before it sends the body, and the final response has not begun

@@ -2,8 +2,8 @@ package http1
 
 import "github.com/queue-proxy/queue-proxy/pkg/observation/bound"
 
-// Sizes of the memory of a request that is charged to the memory budget in addition to the buffer that contains the
-// header section.
+// Memory that is charged to the memory budget for a request, in addition to the buffer that contains the header
+// section.
 const (
 	requestBytes = 8 << 10 // memory in bytes for the stack of a request and the connection to the user container
 	fieldBytes   = 48      // memory in bytes for a parsed field

@@ -37,17 +37,17 @@ type Server struct {
 }
 
 // New returns a server that passes requests to handler. Requests are forwarded with app, or with client if the user
-// container supports only HTTP/2. The function http2 takes over each connection that uses HTTP/2. It must not block.
-// place.Leave must be called after the connection was closed. early contains the bytes that were already read from the
-// connection.
+// container supports only HTTP/2. The function http2 takes over each connection that uses HTTP/2. It must not block,
+// and it must cause place.Leave to be called after the connection is closed. early contains the bytes that were already
+// read from the connection.
 func New(s rewrite.ServerSettings, handler transport.Handler, app *http1client.App, client *http2client.Client, watcher *netconn.Watcher,
 	http2 func(c *netconn.Conn, early []byte, place *netconn.Place),
 ) *Server {
 	l := &Server{settings: s, proxy: handler, app: app, client: client, watcher: watcher, http2: http2}
 	l.conns, l.listeners = netconn.NewConns((*serverConn).retire, (*serverConn).abandon), netconn.NewListeners()
-	// A connection reads into a pooled buffer that has the size of its previous input, and switches to
-	// the next larger size if the buffer is full. Small sizes save memory, because most header
-	// sections are short and the buffer is held until the user container has responded.
+	// A connection reads into a pooled buffer that has the size of its previous input, and switches to the next larger
+	// size if the buffer is full. Small sizes save memory, because most header sections are short and the buffer is
+	// held until the user container responds.
 	l.buffers = netconn.NewBuffers(1<<10, 4<<10, bufferSize)
 	return l
 }
@@ -108,9 +108,9 @@ func (l *Server) start(nc *net.TCPConn, secure *netconn.Server) bool {
 func (l *Server) closing() bool { return l.proxy.Draining() }
 
 // Shutdown stops the listeners after the connections in their backlogs are accepted. It completes the requests in
-// progress and closes each connection when the connection is idle. When ctx is canceled, Shutdown closes the
-// remaining connections immediately. It ignores connections that were handed to the HTTP/2 engine. It must be called
-// at most once.
+// progress and closes each connection when it becomes idle. When ctx is canceled, Shutdown closes the remaining
+// connections immediately. It ignores connections that were handed to the HTTP/2 engine. It must be called at most
+// once.
 func (l *Server) Shutdown(ctx context.Context) error {
 	l.listeners.Stop()
 	return l.conns.Shutdown(ctx, func() {

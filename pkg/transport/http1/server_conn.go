@@ -155,7 +155,7 @@ func (c *serverConn) handshake(secure *netconn.Server) (protocol string, err err
 }
 
 // handshakeWaits is called each time the handshake starts or stops waiting for the client. client reports whether the
-// handshake waits for the client. answered has the same meaning as for [netconn.Conn.Handshake]. The connection can be
+// handshake waits for the client. answered has the same meaning as in [netconn.Conn.Handshake]. The connection can be
 // evicted only while the handshake waits for the client.
 func (c *serverConn) handshakeWaits(client, answered bool) {
 	switch {
@@ -192,14 +192,14 @@ type what uint8
 const (
 	request what = iota
 	http2        // the HTTP/2 connection preface
-	end          // end of the input, or a header section that was rejected
+	end          // end of the input, or a rejected header section
 )
 
-// next reads input until the buffer contains a complete request header section or the HTTP/2 preface, or the connection
-// must be closed.
+// next reads input until the buffer contains a complete request header section or the HTTP/2 preface, or until the
+// connection must be closed.
 func (c *serverConn) next() what {
 	c.skipped = false
-	c.headStarted = c.first // the timeout for the first header section starts with the connection
+	c.headStarted = c.first // the timeout for the first header section starts before its first byte arrives
 	if c.headStarted {
 		c.awaitHead()
 	}
@@ -526,7 +526,7 @@ func (c *serverConn) write(p, q []byte) (n int, err error) {
 	return n, cmp.Or(err, c.writeErr)
 }
 
-// tryWrite writes c.left and c.then. done is false if the socket buffer is full, so that the write must continue later.
+// tryWrite writes c.left and c.then. done is false if the socket buffer is full and the write must continue later.
 func (c *serverConn) tryWrite(fd uintptr) (done bool) {
 	c.left, c.then, c.writeErr = c.nc.TryWriteAll(fd, c.left, c.then)
 	if errors.Is(c.writeErr, netconn.ErrAgain) {
@@ -537,7 +537,7 @@ func (c *serverConn) tryWrite(fd uintptr) (done bool) {
 	return true
 }
 
-// offer starts the send timeout if it applies to the current write and is not running.
+// offer starts the send timeout if the timeout applies to the current write and is not running.
 func (c *serverConn) offer() {
 	if c.clocked && !c.offered.Load() {
 		c.offered.Store(true)
@@ -557,8 +557,7 @@ func (c *serverConn) dropHead() {
 	c.exchange.head.Release()
 }
 
-// finish releases the request after its lifecycle has ended. It reports whether the connection can serve another
-// request.
+// finish releases the request after its lifecycle ends. It reports whether the connection can serve another request.
 func (c *serverConn) finish() bool {
 	if !c.exchange.end() || c.gone.Load() {
 		return false

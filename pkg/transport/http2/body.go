@@ -20,13 +20,13 @@ type body struct {
 	x *exchange
 
 	mu         sync.Mutex
-	arrived    chan struct{} // holds a signal for Read and awaitEnd after a field guarded by mu was changed
+	arrived    chan struct{} // wakes Read and awaitEnd when content arrives or the body ends
 	data       []byte        // received content that has not been read yet
-	uncredited int           // number of bytes to credit to the client after all of data was read
+	uncredited int           // number of bytes to credit to the client after the last byte of data is read
 	n          int64         // number of received bytes
 	length     int64         // value of Content-Length; -1 if absent
 	end        bool          // the complete content was received
-	err        error         // reason why the content will not be complete, or nil
+	err        error         // reason why the content is incomplete, or nil
 	stopped    bool          // stop or release was called
 	trailer    []wire.Field
 	to         *http2conn.Stream // stream to the user container; nil if the content is not sent on a stream
@@ -90,7 +90,7 @@ func (b *body) release() {
 	b.charge()
 }
 
-// add adds received content. The arguments are those of [http2conn.Owner].Data.
+// add adds received content. The arguments are the same as for [http2conn.Owner].Data.
 func (b *body) add(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,8 +117,8 @@ func (b *body) add(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.signal()
 }
 
-// breakOff records err as the reason why the body will not be complete, unless a reason was already recorded. b.mu must
-// be held.
+// breakOff records err as the reason why the body is incomplete, unless a reason is already recorded. b.mu must be
+// held.
 func (b *body) breakOff(err error) {
 	if b.err == nil {
 		b.err = err
@@ -153,7 +153,7 @@ func (b *body) signal() {
 	}
 }
 
-// pass sends content on the stream to the user container. The arguments are those of add. b.mu must be held.
+// pass sends content on the stream to the user container. The arguments are the same as for add. b.mu must be held.
 func (b *body) pass(by *http2conn.Conn, p []byte, n int, end bool) {
 	b.x.state.GotBody(end)
 	waits, err := b.to.SendData(p, end)
@@ -172,22 +172,22 @@ func (b *body) pass(by *http2conn.Conn, p []byte, n int, end bool) {
 }
 
 // await records that the next content is expected from the client. While the user container does not read the content,
-// the client may be unable to send more, so await does nothing. b.mu must be held.
+// await does nothing, because the client may be unable to send more. b.mu must be held.
 func (b *body) await() {
 	if b.held == 0 {
 		b.x.state.AwaitBody()
 	}
 }
 
-// credit allows the client to send n more bytes (RFC 9113 section 5.2). Content is credited only after it was read,
-// sent or discarded, so a body contains at most one window of unread content.
+// credit allows the client to send n more bytes (RFC 9113 section 5.2). Content is credited only after it is read, sent
+// or discarded, so a body contains at most one window of unread content.
 func (b *body) credit(by *http2conn.Conn, n int) {
 	if b.x.stream.Credit(n) {
 		by.FlushLater(b.x.conn.Conn)
 	}
 }
 
-// drained credits the content that was pending on the stream to the user container. It is called after this content was
+// drained credits the content that was pending on the stream to the user container. It is called after this content is
 // added to the output of the connection.
 func (b *body) drained(by *http2conn.Conn) {
 	b.mu.Lock()
@@ -290,7 +290,7 @@ func (b *body) take(p []byte) (n, uncredited int, err error) {
 		data = data[:max(len(data)-1, 0)] // keep the last byte until END_STREAM arrives; see awaitEnd
 	}
 	n = copy(p, data)
-	// The content is credited in one WINDOW_UPDATE frame after all of data was read, and not after each read.
+	// A single WINDOW_UPDATE frame credits all content after the last byte of data is read.
 	if b.data = b.data[n:]; len(b.data) == 0 {
 		uncredited, b.uncredited = b.uncredited, 0
 		b.data = nil
@@ -337,7 +337,7 @@ func (b *body) passTrailer() {
 	_, _ = b.to.SendTrailer(k) // if the stream has ended, relay receives the error
 }
 
-// fields returns the trailer section. It must be called after the body has ended.
+// fields returns the trailer section. It must be called after the body ends.
 func (b *body) fields() []wire.Field {
 	b.mu.Lock()
 	defer b.mu.Unlock()

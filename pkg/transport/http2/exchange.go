@@ -34,10 +34,10 @@ type exchange struct {
 	call     http1client.Call // call to a user container that uses HTTP/1.1
 	relay    relay            // relay to a user container that uses HTTP/2
 
-	woken chan struct{} // holds a signal for the goroutine that serves the request
+	woken chan struct{} // wakes the goroutine that serves the request
 
-	// due is the number of bytes of the announced response content that have not been sent yet. It is negative if the
-	// length of the response is unknown.
+	// due is the number of unsent bytes of the announced response content. It is negative if the length of the response
+	// is unknown.
 	due int64
 
 	built rewrite.Built // contains the result of Request
@@ -113,14 +113,15 @@ const (
 	// requestBytes is the memory in bytes that a request uses in addition to its header section and its body. It
 	// includes the worker with its stack, the stream, and the connection to the user container.
 	requestBytes = 12 << 10
-	// fewFields is the number of fields up to which a header section is never packed.
+	// fewFields is the maximum number of fields in a header section that is never packed.
 	fewFields = 64
 	// fieldBytes is the memory in bytes that an unpacked field uses in addition to its name and value.
 	fieldBytes = 48
 )
 
-// pack returns the fields of h in packed form if the packed form saves at least half of the memory of the unpacked
-// fields, and otherwise nil. The fields of an extended CONNECT are never packed, because connect adds fields to them.
+// pack returns the fields of h in packed form. It returns nil if the packed form is longer than half of the overhead of
+// unpacked fields, which is fieldBytes for each field. The fields of an extended CONNECT are never packed, because
+// connect adds fields to them.
 func pack(h *http2conn.Head) wire.Packed {
 	if len(h.Fields) <= fewFields || h.Protocol != "" {
 		return nil
@@ -201,7 +202,7 @@ func (x *exchange) serve() {
 	x.end()
 }
 
-// end waits until the response was sent, and releases the stream and the memory of the request.
+// end waits for the pending output of the response, and releases the stream and the memory of the request.
 func (x *exchange) end() {
 	x.canceler.Reset()
 	x.built.Reset()
@@ -244,8 +245,8 @@ func (x *exchange) release() {
 // fieldsKept is the maximum capacity of request.Fields that is kept for the next request.
 const fieldsKept = 32
 
-// awaitAnswer waits up to rewrite.AnswerTimeout until all pending output of the stream was sent. If the response is
-// still incomplete, awaitAnswer resets the stream.
+// awaitAnswer waits up to rewrite.AnswerTimeout for the pending output of the stream. If the response is still
+// incomplete, awaitAnswer resets the stream.
 func (x *exchange) awaitAnswer() {
 	timeout := time.After(rewrite.AnswerTimeout)
 	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {

@@ -44,8 +44,8 @@ func (x *exchange) Forward(state transport.State) (result transport.Result) {
 	return x.forwardH1(state)
 }
 
-// cause returns the reason why the request failed with err. killed is the reason for which the canceler has aborted the
-// request, or nil.
+// cause returns the reason why the request failed with err. killed is the reason why the canceler aborted the request,
+// or nil.
 func (x *exchange) cause(killed, err error) error {
 	return transport.Cause(killed, err, x.body.failed())
 }
@@ -79,8 +79,8 @@ func (x *exchange) forwardH1(state transport.State) (result transport.Result) {
 	return result
 }
 
-// do sends the prepared call and returns the response after its header section was received. After an error, do sets
-// result and returns nil.
+// do sends the prepared call, waits for the header section of the response, and returns the response. If the call
+// fails, do sets result and returns nil.
 func (x *exchange) do(state transport.State, result *transport.Result) *http1client.Response {
 	c := &x.call
 	c.Many, c.Hold = true, state.Holds()
@@ -125,10 +125,10 @@ func (x *exchange) conclude(result *transport.Result) {
 }
 
 // delivered reports whether all announced content was sent before the client reset the stream. Go's HTTP/2 client
-// resets the stream without waiting for END_STREAM after it has received the last byte.
+// resets the stream after the last byte without waiting for END_STREAM.
 func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
-// forwardReset resets the client's stream if the user container has reset the other stream before the response began
+// forwardReset resets the client's stream if the user container reset the other stream before the response began
 // (docs/promises.md 3.12).
 func (x *exchange) forwardReset(result *transport.Result) {
 	if _, ok := errors.AsType[*http2conn.ResetError](result.Err); ok && !result.Begun {
@@ -137,7 +137,7 @@ func (x *exchange) forwardReset(result *transport.Result) {
 	}
 }
 
-// resetCode returns the error code with which the client's stream is reset after err. It is the code that the user
+// resetCode returns the error code for the reset of the client's stream after err. It is the code that the user
 // container sent, or InternalError if the user container sent no code or NO_ERROR.
 func resetCode(err error) http2conn.Code {
 	if reset, ok := errors.AsType[*http2conn.ResetError](err); ok && reset.Code != http2conn.NoError {
@@ -200,7 +200,7 @@ func (x *exchange) passOn(r *http1client.Response, result *transport.Result) {
 		err = x.send(data, left == 0)
 	}
 	if err == nil && length >= 0 {
-		_, err = r.Next() // the connection can be reused only after Next has returned io.EOF
+		_, err = r.Next() // the connection can be reused only after Next returns io.EOF
 		if err == io.EOF {
 			err = nil
 		}
@@ -210,7 +210,8 @@ func (x *exchange) passOn(r *http1client.Response, result *transport.Result) {
 	}
 }
 
-// endResponse ends the response with the given trailer section, or with an empty DATA frame if it has no fields.
+// endResponse ends the response with the given trailer section, or with an empty DATA frame if the trailer section has
+// no fields.
 func (x *exchange) endResponse(trailer []wire.Field) error {
 	trailer = rewrite.ResponseTrailer(x.state, trailer)
 	if len(trailer) == 0 {
@@ -226,7 +227,7 @@ func (x *exchange) endResponse(trailer []wire.Field) error {
 	return err
 }
 
-// send sends content, with END_STREAM if end is true, and waits until all of the content was added to the output of the
+// send sends content, with END_STREAM if end is true, and waits until all content is added to the output of the
 // connection.
 func (x *exchange) send(p []byte, end bool) error {
 	waits, err := x.sendContent(p, end)
@@ -236,7 +237,7 @@ func (x *exchange) send(p []byte, end bool) error {
 	return err
 }
 
-// sendContent sends content of the response. The results are those of [http2conn.Stream.SendData].
+// sendContent sends content of the response. The results are the same as for [http2conn.Stream.SendData].
 func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
 	waits, err = x.stream.SendData(p, end)
 	if err == nil {
@@ -266,8 +267,8 @@ func (x *exchange) awaitTaken() error {
 	return nil
 }
 
-// tookAll reports whether all output of the stream was added to the output of the connection. It must only be called
-// after Waits has returned false.
+// tookAll reports whether all output of the stream was added to the output of the connection. It must be called only
+// after Waits returns false.
 func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.gone.Load() }
 
 // caller implements rewrite.Client for an exchange.

@@ -15,8 +15,7 @@ import (
 
 // relay connects the client's stream to the stream of a user container that uses HTTP/2. The reader goroutine of one
 // connection adds the received content to the output of the other connection. The worker of the request only waits
-// until the response has ended. Content is credited to its sender after it was added to the output of the other
-// connection.
+// until the response ends. Content is credited to its sender after it is added to the output of the other connection.
 type relay struct {
 	x *exchange
 
@@ -115,7 +114,7 @@ func (y *relay) abort() {
 	y.x.wake()
 }
 
-// wait waits until the response was sent completely or the exchange has failed, and returns the error.
+// wait waits until the response is sent completely or the exchange fails, and returns the error.
 func (y *relay) wait() error {
 	x := y.x
 	for {

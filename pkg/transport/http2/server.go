@@ -20,9 +20,8 @@ const (
 	// maxStreams is the advertised limit of concurrent streams on a connection. Knative's queue-proxy uses the same
 	// value.
 	maxStreams = 250
-	// maxRunning is the maximum number of requests of a connection that are being served, including requests whose
-	// streams have ended. After maxRunning is reached, the connection accepts no request until one of these requests
-	// has ended.
+	// maxRunning is the maximum number of requests that a connection serves concurrently, including requests whose
+	// streams have ended. When maxRunning is reached, the connection accepts no more requests until one of them ends.
 	maxRunning = 2 * maxStreams
 	// window is the maximum length of unread request content on a stream, in bytes. The window of the connection,
 	// connWindow, is large enough for all streams. Otherwise the bodies of queued requests could fill this window, and
@@ -85,7 +84,7 @@ func (s *Server) GoAway() {
 	s.conns.Each(func(c *serverConn) { go c.GoAway() })
 }
 
-// Shutdown closes each connection after its requests were served, and waits until all connections are closed. When ctx
+// Shutdown closes each connection after its requests are served, and waits until all connections are closed. When ctx
 // is done, Shutdown closes the remaining connections immediately. It must be called at most once.
 func (s *Server) Shutdown(ctx context.Context) error {
 	return s.conns.Shutdown(ctx, func() {

@@ -33,7 +33,7 @@ type serverConn struct {
 	running int  // number of requests that are being served
 	ended   bool // afterClose was called
 	evicted bool // evict has closed the connection
-	full    bool // Full returned true, and Resume has not been called since then
+	full    bool // Full returned true, and Resume has not been called since
 }
 
 func newServerConn(s *Server, l *netconn.Conn, place *netconn.Place) *serverConn {
@@ -79,7 +79,7 @@ func (c *serverConn) goAway() {
 	c.leaving.Do(func() { time.AfterFunc(lateTime, c.GoAway) })
 }
 
-// afterClose is called after the connection was closed. It closes the account of the connection if no request is being
+// afterClose is called after the connection is closed. It closes the account of the connection if no request is being
 // served. Otherwise leave closes the account after the last request.
 func (c *serverConn) afterClose() {
 	c.mu.Lock()
@@ -90,7 +90,7 @@ func (c *serverConn) afterClose() {
 	}
 }
 
-// Full implements http2conn.Handler. A request counts until its worker has finished, even if the stream was reset.
+// Full implements http2conn.Handler. A request counts until its worker finishes, even if the stream was reset.
 // Otherwise a client that resets its streams could cause an unlimited number of concurrent requests (CVE-2023-44487,
 // CVE-2025-8671).
 func (c *serverConn) Full() bool {
@@ -155,8 +155,8 @@ func (c *serverConn) drop(w *worker) {
 	c.leave()
 }
 
-// Received implements http2conn.Handler. It starts the workers of the new requests. They are not started earlier, so
-// that the content that arrived together with the HEADERS frame is already in the body.
+// Received implements http2conn.Handler. It starts the workers of the new requests. At this time, the content that
+// arrived together with the HEADERS frame is already in the body.
 func (c *serverConn) Received(partly bool) {
 	if c.stirred && !partly {
 		c.stirred = false

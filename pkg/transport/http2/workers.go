@@ -93,8 +93,8 @@ func (w *workers) run(k *worker) {
 	k.exchange.canceler.Stop()
 }
 
-// endIdle ends w.swept workers. This is the number of workers that were idle during the whole time
-// since the last call to endIdle.
+// endIdle ends w.swept workers, which is the number of workers that were idle continuously since the last call to
+// endIdle.
 func (w *workers) endIdle() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,7 +111,7 @@ func (w *workers) endIdle() {
 	}
 }
 
-// wait closes the pool and waits until all workers have served their requests and ended.
+// wait closes the pool and waits until all workers finish their requests and end.
 func (w *workers) wait() {
 	w.mu.Lock()
 	w.closed = true

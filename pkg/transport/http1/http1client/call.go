@@ -15,12 +15,12 @@ import (
 const (
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// listenTimeout is the time for which a request body is delayed if it is unknown whether the user container
-	// supports HTTP/1.1. If the user container responds in HTTP/2 during this time, the request can be sent again over
-	// HTTP/2, because its body was not read.
+	// listenTimeout is the delay of a request body while it is unknown whether the user container supports HTTP/1.1. If
+	// the user container responds in HTTP/2 during this time, the request can be sent again over HTTP/2, because its
+	// body was not read.
 	listenTimeout = 25 * time.Millisecond
-	// lagTimeout is the maximum time that Close waits for the rest of the request body after the response has ended. If
-	// the body ends within this time, the connections of the client and of the user container can be reused.
+	// lagTimeout is the maximum time that Close waits for the rest of the request body after the response ends. If the
+	// body ends within this time, the connections of the client and of the user container can be reused.
 	lagTimeout = 20 * time.Millisecond
 	// arrivedTimeout replaces lagTimeout if the complete body has arrived from the client. It is longer because the
 	// client does not cause the delay. On a busy host, it may take longer than lagTimeout until the goroutine that
@@ -51,7 +51,7 @@ type upload struct {
 	turn    int // sequence number of the upload, so that the timer of an earlier upload has no effect
 	state   uploadState
 	starter *time.Timer   // starts the upload after a delay; nil if there is no delay
-	done    chan struct{} // closed when the goroutine has ended; nil if the goroutine was not started
+	done    chan struct{} // closed when the goroutine ends; nil if the goroutine was not started
 	err     error         // error of reading Body
 }
 
@@ -99,8 +99,8 @@ func (c *Call) Buffered() int {
 	return max(0, len(c.conn.buf)-c.conn.memory.Held())
 }
 
-// Do sends the request and returns the final response after its header section was received. After a failure, Do sends
-// the request again on a new connection if [rewrite.Request.MayReplay] allows it and no byte of Body was read.
+// Do sends the request, waits for the header section of the final response, and returns the response. After a failure,
+// Do sends the request again on a new connection if [rewrite.Request.MayReplay] allows it and no byte of Body was read.
 func (c *Call) Do(a *App) (*Response, error) {
 	for c.Sends = 0; ; {
 		conn, err := c.connect(a, c.Sends > 0)
@@ -302,7 +302,7 @@ func (c *Call) OnlyH2Behind(canceler *transport.Canceler, a *App, err error) boo
 	return e.Fault == transport.FaultGarbage && a.OnlyH2()
 }
 
-// failureCause returns the cause of err. The cause is an abort or an error of Body, if there is one, and otherwise err.
+// failureCause returns the abort or the error of Body that caused err. If neither occurred, it returns err.
 func (c *Call) failureCause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -346,8 +346,8 @@ func (c *Call) startUploadOf(turn int) {
 	go c.send(c.conn, u.done)
 }
 
-// send writes Body. If reading Body fails, send interrupts the exchange. A write error does not interrupt the exchange,
-// because the user container may already have sent a response.
+// send writes Body. If reading Body fails, send ends the exchange. After a write error, the exchange continues, because
+// the user container may already have sent a response.
 func (c *Call) send(conn *clientConn, done chan struct{}) {
 	defer close(done)
 	state, bodyErr := c.copyBody(conn)
@@ -425,8 +425,8 @@ func (c *Call) refuseUpload() {
 	}
 }
 
-// endUpload waits up to lag until the upload is complete. It then stops the upload and waits until its goroutine has
-// ended. It returns true if the complete body was sent and the upload was not stopped.
+// endUpload waits up to lag for the upload to complete. It then stops the upload and waits until its goroutine ends. It
+// returns true if the complete body was sent and the upload was not stopped.
 func (c *Call) endUpload(lag time.Duration) bool {
 	c.refuseUpload()
 	c.mu.Lock()

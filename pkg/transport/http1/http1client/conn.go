@@ -81,7 +81,7 @@ func newClientConn(c net.Conn, buffers *netconn.Buffers) *clientConn {
 // buffered returns the unread input.
 func (c *clientConn) buffered() []byte { return c.buf[c.r:c.w] }
 
-// begin encodes the header section of k into a pooled buffer. The buffer is released after the request was written, so
+// begin encodes the header section of k into a pooled buffer. The buffer is released after the request is written, so
 // begin is called again for each retry.
 func (c *clientConn) begin(k *Call) {
 	k.Sends++
@@ -109,7 +109,7 @@ func (c *clientConn) finish(n int) error {
 	return err
 }
 
-// sent releases the buffers and the reserved memory of a request after it was written.
+// sent releases the buffers and the reserved memory of a request after the request is written.
 func (c *clientConn) sent() {
 	c.buffers.Put(c.room)
 	c.room, c.head, c.content = nil, nil, nil
@@ -136,7 +136,7 @@ func (c *clientConn) send(k *Call) error {
 	if err != nil && c.reused && !c.written {
 		return err
 	}
-	return nil // after a write error, the user container may still have sent a response
+	return nil // the user container may have sent a response even if the write failed
 }
 
 // fill reads more input. It first moves unread input to the start of the buffer, and enlarges a full buffer up to limit
@@ -196,7 +196,7 @@ func (c *clientConn) rawRead() error {
 	if k == nil || !errors.Is(c.err, errPartly) {
 		return nil
 	}
-	_ = c.finish(c.n) // after a write error, the user container may still have sent a response
+	_ = c.finish(c.n) // the user container may have sent a response even if the write failed
 	c.written = true
 	return c.raw.Read(c.step)
 }
@@ -232,8 +232,8 @@ func (c *clientConn) sendOrRead(fd uintptr) (done bool) {
 	if c.err != nil && c.reused {
 		return true
 	}
-	// Input may already have arrived on a new connection, for which Silent was not called. After a write error, it may
-	// contain a response.
+	// Input may already have arrived on a new connection, for which Silent was not called. After a write error, the
+	// input may contain a response.
 	return !c.reused && c.tryRead(fd)
 }
 

@@ -25,8 +25,8 @@ type versions struct {
 	detection *detection    // the running HTTP/2 detection, or nil
 }
 
-// detection is an HTTP/2 detection. All requests that need the result wait for it. Only one detection runs at a time,
-// because a user container that does not support HTTP/2 may process the preface as a request.
+// detection is a running HTTP/2 detection. All requests that need the result wait for it. Only one detection runs at a
+// time, because a user container that does not support HTTP/2 may process the preface as a request.
 type detection struct {
 	needed    bool          // the preface may be sent even if the user container responds in HTTP/1.1
 	done      chan struct{} // closed when supported and err are set
@@ -109,7 +109,7 @@ func (a *App) SupportsH2(x transport.Exchange, canceler *transport.Canceler) (bo
 	return a.supportsH2(ctx, needed)
 }
 
-// knownH2 reports whether the user container supports HTTP/2. known is false if a detection is necessary. If needed is
+// knownH2 reports whether the user container supports HTTP/2. known is false if detection is necessary. If needed is
 // false, an uncertain result is sufficient.
 func (v *versions) knownH2(needed bool) (supported, known bool) {
 	h2 := answer(v.h2.Load())
@@ -234,8 +234,8 @@ func (a *App) sendBadRequest(ctx context.Context) (r reply, silent bool, err err
 	return r, silent, err
 }
 
-// shortBadRequest is a bad request that is too short to be distinguished from the preface by a server that waits for
-// the first bytes of the preface.
+// shortBadRequest is a bad request that is shorter than the preface. A server that compares its input with the preface
+// waits for more bytes before it responds.
 const shortBadRequest = "@\r\n\r\n"
 
 // recognizesPreface reports whether a user container that responds in HTTP/1.1 also recognizes the HTTP/2 preface. A
@@ -270,7 +270,7 @@ func silentNow(c net.Conn) (silent bool) {
 	return silent && err == nil
 }
 
-// isSilent reports whether the user container neither sends a byte nor closes the connection for 100 ms.
+// isSilent reports whether the connection stays open without input for 100 ms.
 func isSilent(c net.Conn) bool {
 	const duration = 100 * time.Millisecond
 	_ = c.SetReadDeadline(time.Now().Add(duration))
@@ -347,11 +347,11 @@ func (a *App) testConn(ctx context.Context, test func(net.Conn) bool) (result, s
 // HTTP/1.1 server may wait for the rest of the request.
 const prefaceTimeout = time.Second
 
-// confirmPreface detects HTTP/2 after the user container has closed a connection without a response to a bad request.
-// Such a user container supports only HTTP/2, or it is starting. confirmPreface therefore first sends only the first
-// line of the preface, and then bad requests on other connections. If the user container responds to a bad request in
-// HTTP/1.1, confirmPreface does not send the rest of the preface, and the result is unknown. If the user container
-// closes all connections, the result is doubtful.
+// confirmPreface detects HTTP/2 after the user container closes a connection without a response to a bad request. Such
+// a user container supports only HTTP/2, or it is starting. confirmPreface therefore first sends only the first line of
+// the preface, and then bad requests on other connections. If the user container responds to a bad request in HTTP/1.1,
+// confirmPreface does not send the rest of the preface, and the result is unknown. If the user container closes all
+// connections, the result is doubtful.
 //
 // A grpc-go server sends its SETTINGS frame and reads the preface at the same time. It may therefore close one
 // connection without a response and respond to the next bad request in HTTP/2.
@@ -373,7 +373,7 @@ func (a *App) confirmPreface(ctx context.Context) (h2 answer, err error) {
 		}
 		h2 = doubtful
 		if !silentNow(c) {
-			return readsSettings(c) // some servers send SETTINGS before they have received the preface
+			return readsSettings(c) // some servers send SETTINGS before they receive the preface
 		}
 		h2 = no
 		_, err := io.WriteString(c, prefaceRest)
@@ -446,8 +446,7 @@ func isSettings(b []byte) bool {
 	return len(b) >= 9 && b[0] == 0 && b[3] == 4 && b[4] == 0 && b[5]|b[6]|b[7]|b[8] == 0
 }
 
-// couldBeSettings reports whether b is shorter than a frame header and can be the beginning of a header for which
-// isSettings returns true.
+// couldBeSettings reports whether b is an incomplete frame header that isSettings may accept after more bytes arrive.
 func couldBeSettings(b []byte) bool {
 	head := [9]byte{3: 4}
 	copy(head[:], b)

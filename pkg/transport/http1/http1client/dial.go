@@ -29,7 +29,7 @@ type Settings struct {
 	Port         int           // port of the user container, in 1..65535; App.Dial selects the address
 	MaxIdle      int           // maximum number of idle connections; 0 means 1000
 	MaxConns     int           // maximum number of open HTTP/1.1 connections; 0 means no limit
-	ConnectRetry time.Duration // maximum time for which a failed dial is retried (docs/promises.md 3.7)
+	ConnectRetry time.Duration // maximum duration of the retries after a failed dial (docs/promises.md 3.7)
 
 	// H2C reports whether the configuration declares that the user container supports HTTP/2. If H2C is true, the
 	// HTTP/2 preface is sent even if the user container responds in HTTP/1.1.
@@ -165,9 +165,9 @@ func (a *App) keep(c *clientConn, usable bool) bool {
 	return true
 }
 
-// headSilence is the time for which a connection is observed after a response to HEAD with a positive Content-Length.
-// Some user containers violate RFC 9110 section 9.3.2 and send the body, whose first bytes arrive within this time.
-// If the connection were reused, the body would be parsed as the next response.
+// headSilence is the time to wait for unexpected input after a response to HEAD with a positive Content-Length. Some
+// user containers violate RFC 9110 section 9.3.2 and send the body, whose first bytes arrive within this time. If the
+// connection were reused, the body would be parsed as the next response.
 const headSilence = 10 * time.Millisecond
 
 // putWhenSilent is called after a response to HEAD with a positive Content-Length. It adds the connection to the pool

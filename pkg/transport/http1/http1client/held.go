@@ -9,7 +9,7 @@ import (
 )
 
 // heldConn is the connection of a [Call] that was aborted after a part of the request was sent and before the response
-// had begun. The user container may still be processing the request.
+// began. The user container may still be processing the request.
 type heldConn struct {
 	conn    *clientConn
 	maxHead int // Settings.MaxHeaderBytes

@@ -85,8 +85,8 @@ func (a *App) await(ctx context.Context, fresh bool) (n *clientConn, err error) 
 }
 
 // reuseUnlock returns the most recently used idle connection. If fresh is true, it instead closes the least recently
-// used idle connection and returns nil, and its slot passes to the caller. There must be an idle connection. a.mu must
-// be held, and reuseUnlock unlocks it.
+// used idle connection, passes its slot to the caller, and returns nil. There must be an idle connection. a.mu must be
+// held, and reuseUnlock unlocks it.
 func (a *App) reuseUnlock(fresh bool) *clientConn {
 	if !fresh {
 		last := len(a.idle) - 1

@@ -74,9 +74,9 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// shrink releases an empty buffer that is too long, because it may take a long time to receive the body. The buffer
-// is too long after a long header section, or when memory has become scarce. The caller must have copied the fields
-// of the header section.
+// shrink releases an empty buffer that is too long, because receiving the body may take a long time. The buffer is too
+// long after a long header section, or when memory has become scarce. The caller must have copied the fields of the
+// header section.
 func (r *Response) shrink() {
 	c := r.conn
 	if len(c.buf) > c.memory.Account.BufferSize(bufferSize) && c.r == c.w {
@@ -112,8 +112,7 @@ func (r *Response) decode(b []byte) (data []byte, n int, err error) {
 	}
 }
 
-// Trailer returns the trailer fields. It must be called after Next has returned io.EOF. The fields are
-// valid until Close.
+// Trailer returns the trailer fields. It must be called after Next returns io.EOF. The fields are valid until Close.
 func (r *Response) Trailer() []wire.Field {
 	if r.framing != wire.Chunked {
 		return nil

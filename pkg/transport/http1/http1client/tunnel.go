@@ -16,10 +16,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/transport/rewrite"
 )
 
-// halfClosedTimeout is the timeout of each read and write after one direction of a tunnel has ended.
+// halfClosedTimeout is the timeout of each read and write after one direction of a tunnel ends.
 const halfClosedTimeout = 30 * time.Second
 
-// goneTimeout is the maximum time that a WebSocket stays open after the client has closed its side of the connection. A
+// goneTimeout is the maximum time that a WebSocket stays open after the client closes its side of the connection. A
 // WebSocket has no half-close (RFC 6455 section 7.1.1), and a WebSocket that is closed must not use a concurrency slot.
 const goneTimeout = time.Second
 
@@ -46,10 +46,9 @@ func (r *Response) IsWebSocket() bool {
 // idle most of the time. After a read that fills the buffer, a larger buffer is used.
 const tunnelSize = 4 << 10
 
-// Tunnel copies bytes in both directions between the client and the user container after a 101 response. Tunnel
-// returns after both directions have ended, after one direction has failed, or after the canceler fires. It stores
-// the error and the byte counts in result. early is the input that the client sent after its request. Tunnel resets
-// Head and closes both connections.
+// Tunnel copies bytes in both directions between the client and the user container after a 101 response. Tunnel returns
+// when both directions end, one direction fails, or the canceler fires. It stores the error and the byte counts in
+// result. early is the input that the client sent after its request. Tunnel resets Head and closes both connections.
 func (r *Response) Tunnel(client net.Conn, early []byte, canceler *transport.Canceler, state transport.State, result *transport.Result) {
 	canceler.Abortable(func() {
 		r.call.Abort()
@@ -131,7 +130,7 @@ type tunnel struct {
 	closed bool // closeWrite was called for app; guarded by call.mu
 
 	webSocket bool
-	end       time.Time // deadline after the client has closed its side of a WebSocket; guarded by call.mu
+	end       time.Time // deadline after the client closes its side of a WebSocket; guarded by call.mu
 }
 
 // largeBytes returns the number of bytes that are charged to the memory budget for a large buffer. With TLS, the
@@ -239,8 +238,8 @@ func (t *tunnel) recordReset(err error, c net.Conn) {
 	}
 }
 
-// wasReset is called after a read from c has returned io.EOF, and reports whether the peer has reset the connection.
-// The kernel reports a reset only once. If a write has already returned ECONNRESET, the next read returns io.EOF.
+// wasReset is called after a read from c returns io.EOF, and reports whether the peer reset the connection. The kernel
+// reports a reset only once. If a write has already returned ECONNRESET, the next read returns io.EOF.
 func (t *tunnel) wasReset(c net.Conn) bool {
 	if c != t.app {
 		return t.clientReset.Load()
@@ -276,7 +275,7 @@ func (t *tunnel) recordTimeout(err error) {
 	}
 }
 
-// limit sets the deadline of a WebSocket after the client has closed its side of the connection.
+// limit sets the deadline of a WebSocket after the client closes its side of the connection.
 func (t *tunnel) limit() {
 	t.call.mu.Lock()
 	defer t.call.mu.Unlock()

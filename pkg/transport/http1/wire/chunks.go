@@ -20,7 +20,7 @@ type Chunks struct {
 
 	left   int64 // remaining bytes of the chunk, or its size while the size is being parsed
 	digits int   // number of digits of the size
-	excess int64 // number of received extension bytes minus number of received data bytes
+	excess int64 // excess of extension bytes over data bytes; see maxExtension
 
 	// Lenient accepts whitespace after a chunk size and at the end of its line, and empty extensions such as "5;".
 	// Go, HAProxy and nginx also accept such lines in responses. All of them find the same end of the body, and the

@@ -42,8 +42,9 @@ func isFraming(r transport.Role) bool {
 	return r == transport.HostRole || r == transport.LengthRole || r == transport.TransferEncodingRole
 }
 
-// ForbidsTrailer reports whether a request is rejected if its trailer section contains the named field or its
-// Trailer field announces it. Such fields frame or route a message, or announce trailers (RFC 9110 section 6.5.1).
+// ForbidsTrailer reports whether a request is rejected if its trailer section contains the named field or its Trailer
+// field contains the name of the field. Such fields frame or route a message, or announce trailers (RFC 9110 section
+// 6.5.1).
 func ForbidsTrailer[T ~string | ~[]byte](name T) bool {
 	r := transport.RoleOf(name)
 	return isFraming(r) || r == transport.AliasRole || r == transport.TrailerRole

@@ -39,7 +39,7 @@ type Request struct {
 
 	ContentLength int64 // -1 if there is none; a repeated value counts once
 	Chunked       bool  // false if ContentLength is set
-	Close         bool  // Connection contains close or is not a list of tokens, or HTTP/1.0 without keep-alive
+	Close         bool  // Connection contains close or is not a list of tokens, or the version is HTTP/1.0 without keep-alive
 	Upgrade       bool  // Connection contains upgrade, and an Upgrade field is not empty
 	Expect100     bool  // the client waits for 100 (Continue) before it sends the body
 
@@ -104,7 +104,7 @@ func (r *Request) Abandon(b []byte) {
 	}
 }
 
-// Shrink releases the memory for the fields if it has space for more than n fields.
+// Shrink releases the memory for the fields if the memory can hold more than n fields.
 func (r *Request) Shrink(n int) {
 	if cap(r.head.fields) > n {
 		*r = Request{}

@@ -30,14 +30,15 @@ const (
 	// at most two.
 	maxOptions = 64
 
-	// maxConnection is the maximum total length, in bytes, of all Connection lines in a header section. Each field
-	// name is searched for in these lines, so the maximum cost is proportional to their length times MaxFields.
-	// Trailer lines have the same limit as the trailer section that they announce: maxTrailer or MaxRequestTrailer.
-	// net/http needs 14 times their length to split them.
+	// maxConnection is the maximum total length, in bytes, of all Connection lines in a header section. Each field name
+	// is searched for in these lines, so the maximum cost is proportional to their length times MaxFields. Trailer
+	// lines have the same limit as the trailer section that they announce: maxTrailer or MaxRequestTrailer. To split
+	// them, net/http allocates 14 times their length.
 	maxConnection = 1 << 10
 
-	// maxExtension is the maximum number of bytes by which the chunk extensions of a body may exceed the data that
-	// has arrived so far. RFC 9112 section 7.1.1 requires a limit. The extensions are parsed and discarded.
+	// maxExtension is the maximum excess, in bytes, of the chunk extensions of a body over its data. Each extension
+	// byte increases the excess, and each chunk reduces it by about its size, but not below 0. RFC 9112 section 7.1.1
+	// requires a limit. The extensions are parsed and discarded.
 	maxExtension = 2 << 10
 
 	// freeExtension is the number of extension bytes in each chunk of a response that do not count against
@@ -77,7 +78,7 @@ const (
 	WordBlankName       Word = "blank-after-name"  // whitespace between name and colon (RFC 9112 section 5.1)
 	WordFieldValue      Word = "field-value"       // a control character in a value (RFC 9110 section 5.5)
 	WordTooManyFields   Word = "too-many-fields"   // more than MaxFields
-	WordContentLength   Word = "content-length"    // not one number that fits in an int64 (RFC 9110 section 8.6)
+	WordContentLength   Word = "content-length"    // not a single number that fits into an int64 (RFC 9110 section 8.6)
 	WordTransferCoding  Word = "transfer-encoding" // a coding other than chunked, or chunked is repeated or not last (RFC 9112 section 6.1)
 	WordLengthAndCoding Word = "length-and-coding" // Content-Length with Transfer-Encoding (RFC 9112 section 6.3)
 	WordAlias           Word = "alias"             // Content_Length or Transfer_Encoding; see transport.AliasRole
@@ -88,7 +89,7 @@ const (
 	WordTrailerName     Word = "trailer"           // a field that must not be in a trailer (RFC 9110 section 6.5.1)
 	WordChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits of an int64 (RFC 9112 section 7.1)
 	WordChunkExtension  Word = "chunk-extension"   // not the grammar of chunk extensions (RFC 9112 section 7.1.1)
-	WordLongExtension   Word = "long-extension"    // chunk extensions longer than allowed by maxExtension
+	WordLongExtension   Word = "long-extension"    // the chunk extensions exceed maxExtension
 	WordChunkEnd        Word = "chunk-end"         // a missing CRLF (RFC 9112 section 7.1)
 	WordTrailerTooLong  Word = "trailer-too-long"  // more than Chunks.MaxTrailer bytes
 	WordListTooLong     Word = "list-too-long"     // Connection or Trailer lines that are too long; see maxConnection
@@ -122,8 +123,8 @@ func Refuse(word Word) *Error {
 // Garbage returns the error for a response whose meaning or end is not certain.
 func Garbage(word Word) *Error { return &Error{Problem: "malformed response", Word: word} }
 
-// BadBody returns the error for an invalid HTTP/2 body: its length differs from Content-Length, or its trailer section
-// is invalid (RFC 9113 section 8.1).
+// BadBody returns the error for an HTTP/2 body whose length differs from Content-Length or whose trailer section is
+// invalid (RFC 9113 section 8.1).
 func BadBody(word Word) *Error { return &Error{Problem: "malformed body", Word: word} }
 
 // badChunk returns the error for an invalid chunked body of a request or a response.

@@ -23,9 +23,9 @@ type Call struct {
 
 	client   *Client
 	response Response
-	woken    chan struct{} // holds a signal for Do and Next after a field guarded by mu was changed
-	drained  chan struct{} // holds a signal for the goroutine that runs upload
-	uploaded chan struct{} // closed when the goroutine that runs upload has ended; nil if it was not started
+	woken    chan struct{} // wakes Do and Next when a field guarded by mu changes
+	drained  chan struct{} // wakes the goroutine that runs upload
+	uploaded chan struct{} // closed when the goroutine that runs upload ends; nil if it was not started
 
 	mu         sync.Mutex
 	stream     *http2conn.Stream
@@ -37,7 +37,7 @@ type Call struct {
 	check      Check
 	infos      []wire.Response // informational responses that have not been sent to the client yet
 	ended      bool            // the complete response was received
-	err        error           // reason why the response will not be complete, or nil
+	err        error           // reason why the response is incomplete, or nil
 	held       *[window]byte   // buffer for content; nil until content is received
 	r, w       int             // held[r:w] is content that Next has not returned yet
 	uncredited int             // number of bytes to credit when held is empty
@@ -112,10 +112,9 @@ func signal(to chan struct{}) {
 	}
 }
 
-// Do sends the request and returns the final response after its header section was received. A
-// request without a body is retried once if docs/promises.md 3.7 allows the retry, or if the user
-// container reports that it has not processed the request (RFC 9113 section 8.7). The error
-// contains a [transport.Fault] or was returned by Settings.Dial.
+// Do sends the request, waits for the header section of the final response, and returns the response. A request without
+// a body is retried once if docs/promises.md 3.7 allows the retry, or if the user container reports that it did not
+// process the request (RFC 9113 section 8.7). The error contains a [transport.Fault] or was returned by Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
 	c.client, c.headMemory.Account = client, c.Memory.Account
 	since := 0
@@ -292,8 +291,8 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// take returns received content. If there is none, it returns the error for Next, and the number of bytes that the
-// caller must credit because earlier calls returned them. c.mu must be held.
+// take returns received content. If no content is available, it returns the error for Next and the number of previously
+// returned bytes that the caller must credit. c.mu must be held.
 func (c *Call) take() (data []byte, credit int, err error) {
 	if c.w > c.r && !c.aborted {
 		data = c.held[c.r:c.w]
@@ -387,7 +386,7 @@ func (c *Call) upload(s *http2conn.Stream) {
 }
 
 // awaitContinue waits up to rewrite.ContinueTimeout for a 100 (Continue) response (RFC 9110 section 10.1.1). It returns
-// false if the body must not be sent, because a final response was received or the call has failed or was closed.
+// false if the body must not be sent because a final response arrived, the call failed, or the call was closed.
 func (c *Call) awaitContinue() bool {
 	timeout := time.After(rewrite.ContinueTimeout)
 	for {
@@ -405,8 +404,8 @@ func (c *Call) awaitContinue() bool {
 	}
 }
 
-// uploadPiece sends content and waits until all of the content was added to the output of the connection. It returns
-// false if the upload must end.
+// uploadPiece sends content and waits until all content is added to the output of the connection. It returns false if
+// the upload must end.
 func (c *Call) uploadPiece(s *http2conn.Stream, p []byte, end bool) bool {
 	waits := false
 	if len(p) > 0 || end {
@@ -482,8 +481,8 @@ func newHead(status int, fields []wire.Field, length int64) wire.Response {
 	return wire.Response{Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: length}
 }
 
-// fail records err as the reason why the response will not be complete. It does nothing if the response is complete or
-// has already failed. c.mu must be held.
+// fail records err as the reason why the response is incomplete. It does nothing if the response is complete or has
+// already failed. c.mu must be held.
 func (c *Call) fail(err error) {
 	if c.err == nil && !c.ended {
 		c.err = err

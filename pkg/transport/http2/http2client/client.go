@@ -24,8 +24,8 @@ type Settings struct {
 	// Dial opens a connection to the user container.
 	Dial func(context.Context) (net.Conn, error)
 
-	// Unsettled is called after the end of a connection on which the user container never sent SETTINGS. It is not
-	// called for a connection that was opened only to separate the content of clients.
+	// Unsettled is called when a connection ends without a SETTINGS frame from the user container. It is not called for
+	// a connection that was opened only to separate the content of clients.
 	Unsettled func()
 
 	// Silence is the time without input after which the client sends a check on a connection with open streams. If
@@ -54,18 +54,18 @@ const (
 	connWindow = 1 << 30
 	// maxHead is the default of Settings.MaxHeaderBytes.
 	maxHead = 1 << 20
-	// idleTimeout is the time after which an unused connection is closed if other connections are open. Bursts of
-	// requests and canceled requests cause additional connections. The timeout is not shorter than the time for which a
-	// server is assumed to process an abandoned stream. Each connection has a timer. Package http1client needs only one
-	// timer for its pool, because its connections serve one request at a time.
+	// idleTimeout is the time after which an unused connection is closed if other connections are open. Request bursts
+	// and canceled requests cause additional connections. The timeout is at least as long as a server is assumed to
+	// process an abandoned stream. Each connection has a timer. Package http1client needs only one timer for its pool,
+	// because its connections serve one request at a time.
 	idleTimeout = 10 * time.Second
 	// lastIdleTimeouts is the number of idle timeouts after which the last open connection is closed.
 	lastIdleTimeouts = 9
-	// settleTimeout is the maximum time between opening a connection and its first use while the SETTINGS frame of the
-	// user container is missing. This frame contains the maximum number of streams.
+	// settleTimeout is the maximum time to wait for the SETTINGS frame of the user container before a new connection is
+	// used. This frame contains the maximum number of streams.
 	settleTimeout = time.Second
-	// silenceChecks is the number of times during Settings.Silence that the first request in the queue searches for
-	// silent connections.
+	// silenceChecks is the number of times per Settings.Silence that the first request in the queue searches for silent
+	// connections.
 	silenceChecks = 10
 	// If an idle connection has unread input, a request waits up to maxReadPauses times readPause until the reader
 	// goroutine has handled the input. After that, the request uses another connection.
@@ -85,7 +85,7 @@ const (
 type Client struct {
 	settings Settings
 	buffers  *netconn.Buffers
-	room     chan struct{}   // holds a value if the first request in the queue can try to open a stream
+	room     chan struct{}   // contains a value if the first request in the queue can try to open a stream
 	bodies   sync.Pool       // contains *[window]byte buffers for unread response content
 	running  context.Context // canceled by Close
 	stop     context.CancelFunc
@@ -115,8 +115,8 @@ func New(s Settings) *Client {
 	return c
 }
 
-// Close closes idle connections immediately and other connections after their last stream has ended. Requests that wait
-// for a stream fail, and so do later requests.
+// Close closes idle connections immediately and other connections after their last stream ends. Requests that wait for
+// a stream fail, and so do later requests.
 func (c *Client) Close() {
 	c.mu.Lock()
 	conns := c.conns
@@ -144,7 +144,7 @@ type clientConn struct {
 	asked int64        // time of the last check, in nanoseconds since client.since; guarded by client.mu
 
 	idle   *time.Timer   // calls endIfIdle; guarded by client.mu
-	opened time.Duration // time from client.since to the opening of the last stream; guarded by client.mu
+	opened time.Duration // time between client.since and the opening of the last stream; guarded by client.mu
 	unused int           // number of consecutive idle timeouts without a stream; guarded by client.mu
 }
 
@@ -200,9 +200,9 @@ func (c *Client) signalRoom() {
 	}
 }
 
-// Since returns the argument since for a call to Open that retries a request after err. With this value, Open opens a
-// new connection unless Settings.MaxConns is reached, because the existing connections may also be broken. If err
-// reports that the stream was reset, the connections work, and Since returns 0.
+// Since returns the value of the argument since for a call to Open that retries a request after err. Because the
+// existing connections may also be broken, Open does not use them for the retry unless Settings.MaxConns is reached. If
+// err reports that the stream was reset, the connections work, and Since returns 0.
 func (c *Client) Since(err error) int {
 	if _, ok := errors.AsType[*http2conn.ResetError](err); ok {
 		return 0
@@ -308,8 +308,8 @@ func (c *Client) removeSilent() {
 
 // refusal describes why no connection accepts a stream. The zero value means that a new connection is needed.
 type refusal struct {
-	busy  bool // a connection accepts the stream after its pending output was written
-	shut  bool // the user container accepts no streams at the moment
+	busy  bool // a connection accepts the stream after the pending output of the connection is written
+	shut  bool // the user container currently accepts no streams
 	large bool // the header section is longer than the user container accepts
 	inUse bool // a connection accepts the stream if content of several clients may share the connection
 }
@@ -334,7 +334,7 @@ func (c *Client) separates() bool {
 	return len(c.conns) < c.settings.MaxConns && time.Since(c.since) >= c.shareUntil
 }
 
-// tryEach opens a stream on the first connection that accepts it. careful has the same meaning as for
+// tryEach opens a stream on the first connection that accepts it. careful has the same meaning as in
 // [http2conn.Conn.Open]. c.mu must be held.
 func (c *Client) tryEach(q http2conn.Request, since int, careful bool) (s *http2conn.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
@@ -374,8 +374,8 @@ func (c *Client) tryEach(q http2conn.Request, since int, careful bool) (s *http2
 
 // settle waits until the reader goroutine of an idle connection has handled the unread input, because the input may end
 // the connection. It returns false if input is still unread after maxReadPauses times readPause. It does not wait for a
-// connection with open streams, because these streams would also fail if the connection ends. c.mu must be held, and is
-// released during the wait.
+// connection with open streams, because these streams would also fail if the connection ended. c.mu must be held, and
+// is released during the wait.
 func (c *Client) settle(n *clientConn) bool {
 	for range maxReadPauses {
 		if !n.used || n.Streams() > 0 || n.Link().Silent() || n.Err() != nil {
@@ -394,7 +394,7 @@ var (
 	errLarge  = &transport.Error{Fault: transport.FaultHeadLimit, Err: http2conn.ErrLarge}
 )
 
-// add opens a connection and adds it to c.conns. optional is the value of c.optional when the dial was started. If an
+// add opens a connection and adds it to c.conns. optional is the value of c.optional when the dial started. If an
 // optional dial fails, no request fails, and optional dials are disabled for shareTime.
 func (c *Client) add(optional bool) {
 	n, err := c.newConn(c.running)
@@ -462,8 +462,8 @@ func (n *clientConn) run() {
 	}
 }
 
-// endIfIdle closes the connection if it had no stream for idleTimeout. The last connection of the client is only closed
-// after lastIdleTimeouts times idleTimeout. If the connection is not closed, endIfIdle resets the timer.
+// endIfIdle closes the connection if it has had no stream for idleTimeout. The last connection of the client is closed
+// only after lastIdleTimeouts times idleTimeout. If the connection is not closed, endIfIdle resets the timer.
 func (n *clientConn) endIfIdle() {
 	n.client.mu.Lock()
 	next := idleTimeout

@@ -7,9 +7,9 @@ import (
 
 // barrier describes the streams of a client that were abandoned, which means that the client has reset them. A server
 // counts a stream against its limit of concurrent streams until it receives RST_STREAM (RFC 9113 section 5.1.2). To
-// find out when this has happened, the client sends a frame that the server must acknowledge. This frame, PING or
-// SETTINGS, is called a barrier. After the acknowledgment, the streams that were reset before the barrier no longer
-// count. The fields are guarded by Conn.mu.
+// find out when this happens, the client sends a frame that the server must acknowledge. This frame, PING or SETTINGS,
+// is called a barrier. After the acknowledgment, the streams that were reset before the barrier no longer count. The
+// fields are guarded by Conn.mu.
 type barrier struct {
 	abandoned int    // number of abandoned streams that the server may still count
 	covered   int    // number of abandoned streams that were reset before the last barrier was sent
@@ -39,20 +39,20 @@ const (
 	// stuckFactor times the server's advertised limit of concurrent streams. Go's server closes the connection if its
 	// handlers have reached the advertised limit and four times as many requests wait for a handler.
 	stuckFactor = 4
-	// recentTime is the time for which a server is assumed to process a request after its stream was reset. Go's
-	// server counts such requests against its limit of concurrent streams.
+	// recentTime is the time for which a server is assumed to process a request after its stream is reset. Go's server
+	// counts such requests against its limit of concurrent streams.
 	recentTime = 10 * time.Second
 	// maxRefusals is the number of consecutive streams that a server can refuse before the connection is replaced.
 	maxRefusals = 10
-	// replaceTime is the minimum age of a connection that is replaced although no response was received on it. It
-	// limits the rate of new connections to a server that rejects all streams.
+	// replaceTime is the minimum age at which a connection without a response is replaced. It limits the rate of new
+	// connections to a server that rejects all streams.
 	replaceTime = time.Second
 )
 
-// refused is called after the server has reset a client stream. If the server rejects streams because of earlier
-// streams on the connection, refused causes the connection to be replaced. For example, after 10 MB of canceled
-// responses, Node rejects all new streams of the connection with ENHANCE_YOUR_CALM. ending reports whether the
-// connection accepts no more streams.
+// refused is called after the server resets a client stream. If the server rejects streams because of earlier streams
+// on the connection, refused causes the connection to be replaced. For example, after 10 MB of canceled responses, Node
+// rejects all new streams of the connection with ENHANCE_YOUR_CALM. ending reports whether the connection accepts no
+// more streams.
 func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	if !c.config.Client {
 		return false
@@ -70,7 +70,7 @@ func (c *Conn) refused(s *Stream, code Code) (ending bool) {
 	return c.ending
 }
 
-// Check sends a frame that the server must acknowledge, unless an earlier such frame has not been acknowledged yet.
+// Check sends a frame that the server must acknowledge. It does nothing while an earlier such frame is unacknowledged.
 func (c *Conn) Check() {
 	c.mu.Lock()
 	c.addBarrier()
@@ -119,7 +119,7 @@ func (c *Conn) settingsAcked() {
 	}
 }
 
-// passBarrier is called after the barrier was acknowledged. The streams that were reset before the barrier no longer
+// passBarrier is called when the barrier is acknowledged. The streams that were reset before the barrier no longer
 // count as abandoned. c.mu must be held.
 func (c *Conn) passBarrier() {
 	b := &c.barrier
@@ -186,8 +186,8 @@ func (s *Stream) Abandon() bool {
 	return true
 }
 
-// exhausted counts an abandoned stream and reports whether the connection must be replaced, because the server could
-// close the connection after more RST_STREAM frames. c.mu must be held.
+// exhausted counts an abandoned stream and reports whether the connection must be replaced before more RST_STREAM
+// frames cause the server to close it. c.mu must be held.
 func (c *Conn) exhausted() bool {
 	b, now := &c.barrier, time.Now()
 	b.resets = max(0, b.resets-now.Sub(b.since).Seconds()*resetRate) + 1

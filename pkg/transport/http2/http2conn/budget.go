@@ -23,8 +23,8 @@ const (
 	maxControl = 1_000_000
 	// appFactor multiplies these bounds for the user container, which is in the same pod.
 	appFactor = 10
-	// settingsStreams is the number of open streams whose windows a SETTINGS frame can change for the cost of one
-	// additional control frame.
+	// A SETTINGS frame that changes the windows of open streams counts as one additional control frame for each
+	// settingsStreams streams.
 	settingsStreams = 16
 )
 
@@ -96,8 +96,8 @@ func (c *Conn) recordError(wrong *Error, err error) {
 	}
 }
 
-// recordStreamError records an error of a client for which a stream is reset. It does not record errors of the user
-// container, because the requests report them.
+// recordStreamError records a client error that causes a stream reset. It does not record errors of the user container,
+// because the requests report them.
 func (c *Conn) recordStreamError(err error) {
 	if !c.config.Client {
 		c.config.Bounds.Fail(bound.MalformedRequest, c.link.RemoteAddr().String(), err)

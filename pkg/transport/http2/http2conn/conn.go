@@ -44,19 +44,19 @@ type Handler interface {
 	// content. The head is valid only during the call. Request is never called for a client.
 	Request(id uint32, h *Head, end bool)
 
-	// Full reports whether the handler cannot accept another request now. If Full returns true, the connection does
+	// Full reports whether the handler serves the maximum number of requests. If Full returns true, the connection does
 	// not handle the next HEADERS frame until [Conn.Resume] is called. Full is never called for a client.
 	Full() bool
 
-	// Received is called after the available input was handled. partly reports whether the input ends within a
-	// frame or a header block.
+	// Received is called after the available input is handled. partly reports whether the input ends within a frame or
+	// a header block.
 	Received(partly bool)
 
 	// Waiting is called when the connection begins to wait for the preface, the first SETTINGS frame, or the rest
 	// of a frame or header block.
 	Waiting()
 
-	// GoingAway is called when the peer has sent GOAWAY. For a client, the streams that the server does not process
+	// GoingAway is called when a GOAWAY frame is received. For a client, the streams that the server does not process
 	// have already failed (RFC 9113 section 6.8).
 	GoingAway()
 }
@@ -79,7 +79,7 @@ type Owner interface {
 	// ErrUnsent if no byte of the request was written. Nothing can be sent on the stream after the call.
 	Failed(by *Conn, err error)
 
-	// Drained is called after all pending output of the stream was added to the output of the connection. by is the
+	// Drained is called after all pending output of the stream is added to the output of the connection. by is the
 	// connection of the stream if the reader goroutine calls Drained, and otherwise nil.
 	Drained(by *Conn)
 }
@@ -129,7 +129,7 @@ type Conn struct {
 	reading          func(fd uintptr) (done bool)
 	preface          int           // number of bytes of the client preface that have not been received yet
 	partial          []byte        // received part of an incomplete frame
-	frameIncomplete  bool          // a frame or a header block is incomplete, and its timeout runs
+	frameIncomplete  bool          // a frame or a header block is incomplete, and its timeout is running
 	data             dataFrame     // the DATA frame that is being received
 	block            []byte        // received part of an incomplete header block
 	blockID          uint32        // stream of the incomplete header block; 0 if there is none
@@ -139,7 +139,7 @@ type Conn struct {
 	settingsReceived bool          // the first SETTINGS frame of the peer was received
 	settingsArrived  chan struct{} // closed when settingsReceived is set or the connection ends
 	unannounced      int           // DATA bytes received since the last WINDOW_UPDATE for the connection
-	toFlush          []*Conn       // connections to flush after the input was handled; see FlushLater
+	toFlush          []*Conn       // connections to flush after the input is handled; see FlushLater
 	refusalErr       error         // error of the last call to Refuse
 	budget           budget
 	inputBytes       int // bytes of incomplete input in config.Memory
@@ -147,13 +147,13 @@ type Conn struct {
 	noRoom   atomic.Bool   // Open returns ErrFull until Config.Room receives a value
 	begin    time.Time     // time of the call to New
 	received atomic.Uint64 // number of useful frames received; see budget.go
-	resume   chan struct{} // holds a signal from Resume or Close
+	resume   chan struct{} // receives a value from Resume or Close
 
 	mu          sync.Mutex
 	streams     map[uint32]*Stream // open streams
 	last        uint32             // highest ID of the streams that were opened before ending was set
 	seen        uint32             // highest ID of all streams
-	broken      error              // write error or reason of Close; nil while the connection can be written
+	broken      error              // error after which nothing can be written; nil until then
 	endErr      error              // error that ended the connection; nil until then
 	closedEarly bool               // a stream was closed before the peer closed its side of the stream
 	lateBytes   int                // number of DATA bytes that may still arrive on streams that were closed early
@@ -179,7 +179,7 @@ type Conn struct {
 	headSent           bool      // a header block was sent
 	uploads            uploads   // used only by a client
 	ring               ring      // streams that wait for space in out or for the window of the connection
-	pendingBytes       int       // total of pending.size of all streams, as charged to config.Memory
+	pendingBytes       int       // sum of pending.size over all streams, as charged to config.Memory
 
 	// The following fields are owned by the writer.
 	left          []byte // unwritten remainder of the output
@@ -268,12 +268,12 @@ func (c *Conn) signalRoom() {
 	}
 }
 
-// NoRoom reports whether every call to Open returns ErrFull. If it returns false, Open can still fail.
-// NoRoom is cheaper than Open.
+// NoRoom reports whether each call to Open would return ErrFull. If NoRoom returns false, Open can still fail. NoRoom
+// is cheaper than Open.
 func (c *Conn) NoRoom() bool { return c.noRoom.Load() }
 
-// ReceivedSettings reports whether the peer sent SETTINGS. It must only be called after Run has returned, by the
-// goroutine that called Run.
+// ReceivedSettings reports whether the peer sent SETTINGS. It must be called only after Run returns, by the goroutine
+// that called Run.
 func (c *Conn) ReceivedSettings() bool { return c.settingsReceived }
 
 // Err returns an error if the connection can no longer open streams, and nil if it can open streams now or later.
@@ -334,9 +334,9 @@ func (c *Conn) Run(early []byte) error {
 	return err
 }
 
-// throttle delays the next read if the memory budget is exceeded or if the connection holds more than its share.
-// The delay is limited, because the connection may release memory only after it has read more input, for example
-// WINDOW_UPDATE or the rest of a body.
+// throttle delays the next read if the memory budget is exceeded or if the connection holds more than its share. The
+// delay is limited, because the connection may release memory only after it reads more input, for example WINDOW_UPDATE
+// or the rest of a body.
 func (c *Conn) throttle() {
 	c.config.Memory.AwaitLimit()
 	if !c.config.Memory.Over() {
@@ -385,10 +385,10 @@ func (c *Conn) hold(n int) {
 // errPreface reports that the client did not send the connection preface (RFC 9113 section 3.4).
 var errPreface = errors.New("http2: the connection preface is missing")
 
-// errEnded reports that the connection was closed after its last stream had ended.
+// errEnded reports that the connection was closed after its last stream ended.
 var errEnded = errors.New("http2: connection closed")
 
-// handleDeadline is called after the read deadline expired. It returns nil if the connection must not end.
+// handleDeadline is called when the read deadline expires. It returns nil if the connection stays open.
 func (c *Conn) handleDeadline() error {
 	err := c.lateCause()
 	if errors.Is(err, errFrameTimeout) {
@@ -399,8 +399,8 @@ func (c *Conn) handleDeadline() error {
 
 var errFrameTimeout = fail(ProtocolError, "timeout while reading a frame")
 
-// lateCause returns the reason for which the read deadline was set. If the reason no longer applies, lateCause removes
-// the deadline and returns nil.
+// lateCause returns the reason why the read deadline was set. If the reason no longer applies, lateCause removes the
+// deadline and returns nil.
 func (c *Conn) lateCause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -463,8 +463,8 @@ func (c *Conn) pause() error {
 	return nil
 }
 
-// Resume causes the connection to call Handler.Full again if it is waiting because Full returned true. It does not
-// block.
+// Resume causes the connection to call Handler.Full again if the connection waits because Full returned true. It does
+// not block.
 func (c *Conn) Resume() {
 	select {
 	case c.resume <- struct{}{}:
@@ -507,7 +507,7 @@ func (c *Conn) countReply(n int) {
 	}
 }
 
-// FlushLater flushes d after the available input of c was handled. It must be called by the reader goroutine of c. If c
+// FlushLater flushes d after the available input of c is handled. It must be called by the reader goroutine of c. If c
 // is nil, FlushLater starts a goroutine that flushes d, because the caller may hold a lock that the Drained method of
 // an owner acquires.
 func (c *Conn) FlushLater(d *Conn) {
@@ -606,7 +606,7 @@ func (c *Conn) setFrameIncomplete(incomplete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.broken != nil, c.ending && len(c.streams) == 0: // the deadline was set in order to end the connection
+	case c.broken != nil, c.ending && len(c.streams) == 0: // the deadline was set to end the connection
 	case !incomplete:
 		c.link.SetReadDeadline(time.Time{})
 	case c.config.HeadTimeout > 0:
@@ -649,7 +649,7 @@ func (c *Conn) frame(f []byte) error {
 	return c.countControl(1) // frames of unknown types are ignored (RFC 9113 section 4.1)
 }
 
-// reply adds to the output a frame that responds to a frame of the peer. add appends the frame to its argument.
+// reply adds a response to a frame of the peer to the output. add appends the response to its argument.
 func (c *Conn) reply(add func(b []byte) []byte) error {
 	c.mu.Lock()
 	unread := false
@@ -754,8 +754,8 @@ func (c *Conn) end(err error) {
 }
 
 // linger writes the remaining output and then discards input, so that the peer can read the output before the
-// connection is closed. If the peer made an error, the output must be written within netconn.LingerTime. Otherwise
-// Config.SendTimeout applies.
+// connection is closed. If the peer violated the protocol or exceeded a bound, the output must be written within
+// netconn.LingerTime. Otherwise Config.SendTimeout applies.
 func (c *Conn) linger(err error) {
 	if !errors.Is(err, errEnded) {
 		c.link.SetDeadline(time.Now().Add(netconn.LingerTime))
@@ -775,8 +775,8 @@ func (c *Conn) linger(err error) {
 }
 
 // Close closes the connection without writing the remaining output. The owners of open streams receive err. Close can
-// be called more than once. It also interrupts a graceful shutdown, which could otherwise wait for SendTimeout if the
-// peer does not read.
+// be called more than once. It also ends a graceful shutdown, which could otherwise wait for SendTimeout if the peer
+// does not read.
 func (c *Conn) Close(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -793,8 +793,8 @@ func (c *Conn) Close(err error) {
 
 var past = time.Unix(1, 0)
 
-// GoAway starts a graceful shutdown (RFC 9113 section 6.8). It sends GOAWAY, but streams that the peer has opened, or
-// opens before End is called, are served.
+// GoAway starts a graceful shutdown (RFC 9113 section 6.8). It sends GOAWAY, but still serves all streams that the peer
+// opens before End is called.
 func (c *Conn) GoAway() {
 	c.mu.Lock()
 	if c.broken == nil && !c.ending && !c.leaving {

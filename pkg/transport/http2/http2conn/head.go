@@ -46,7 +46,7 @@ const (
 	fieldSize  = 48
 )
 
-// largeHead is the size in bytes above which a block is released immediately after it was handled. A smaller block is
+// largeHead is the size in bytes above which a block is released immediately after it is handled. A smaller block is
 // kept until the next block replaces it.
 const largeHead = 16 << 10
 

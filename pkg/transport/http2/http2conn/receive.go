@@ -63,7 +63,7 @@ func (c *Conn) isLate(length int) bool {
 	return true
 }
 
-// refuseData resets a stream on which the peer sent a DATA frame that exceeds the window or follows END_STREAM.
+// refuseData resets a stream after a DATA frame that exceeds the window or follows END_STREAM.
 func (c *Conn) refuseData(s *Stream) error {
 	code := FlowControlError
 	if s.remoteHasEnded() {
@@ -72,11 +72,11 @@ func (c *Conn) refuseData(s *Stream) error {
 	return c.streamError(s, code, "unexpected DATA")
 }
 
-// streamError resets an open stream because the peer made an error.
+// streamError resets an open stream because the peer violated the protocol.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
-	// The cost includes the frames by which the HEADERS frame of the stream increases the budget, because work on the
-	// request may continue after the reset. Otherwise a peer that causes resets could start more work than the limit of
-	// concurrent streams allows (CVE-2025-8671).
+	// The cost includes the controlPerUseful frames that the HEADERS frame of the stream added to the budget, because
+	// work on the request may continue after the reset. Otherwise a peer that causes resets could start more work than
+	// the limit of concurrent streams allows (CVE-2025-8671).
 	if err := c.countControl(1 + controlPerUseful); err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	return c.notifyHead(s, end)
 }
 
-// request handles a header block with which a client opens a stream.
+// request handles a header block that opens a stream.
 func (c *Conn) request(id uint32, end bool) error {
 	c.mu.Lock()
 	ending, full := c.ending, len(c.streams) >= c.config.MaxStreams

@@ -89,7 +89,7 @@ func (c *Conn) Reject(id uint32) {
 	c.Refuse(id, RefusedStream)
 }
 
-// Errors that Open returns. After these errors, the request was not sent.
+// Open returns these errors if it did not send the request.
 var (
 	ErrFull   = errors.New("http2: the peer does not accept more streams")
 	ErrShut   = errors.New("http2: the peer does not accept streams")
@@ -208,8 +208,8 @@ func (c *Conn) withTable(head *Block) []byte {
 }
 
 // SendData sends content, followed by END_STREAM if end is true. If the windows or the output buffer do not have enough
-// space, SendData copies the rest of p, and waits is true. [Owner].Drained is called after the rest was added
-// to the output. SendData returns ErrGone if the stream or this side of the stream has ended.
+// space, SendData copies the rest of p, and waits is true. [Owner].Drained is called after the rest is added to the
+// output. SendData returns ErrGone if the stream or this side of the stream has ended.
 func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	c := s.conn
 	c.mu.Lock()
@@ -230,7 +230,7 @@ func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	return true, nil
 }
 
-// SendTrailer sends a trailer section with END_STREAM. The results are those of SendData.
+// SendTrailer sends a trailer section with END_STREAM. The results are the same as for SendData.
 func (s *Stream) SendTrailer(trailer *Block) (waits bool, err error) {
 	c := s.conn
 	c.mu.Lock()
@@ -263,7 +263,7 @@ func (s *Stream) Waits() bool {
 }
 
 // Dropped reports whether the stream ended while output, including END_STREAM, was pending. The result is valid after
-// Waits has returned false, even if [Owner].Failed has not been called yet.
+// Waits returns false, even if [Owner].Failed has not been called yet.
 func (s *Stream) Dropped() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()

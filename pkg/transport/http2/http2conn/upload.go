@@ -13,7 +13,7 @@ type Request struct {
 // For this reason, content of different clients is sent on the same connection only if it is short compared with the
 // free window. The zero value describes a request without content.
 type Upload struct {
-	Client  uint64 // identifies the client; not 0 if Length is not 0
+	Client  uint64 // identifies the client; 0 is allowed only if Length is 0
 	Length  int64  // length of the content in bytes; -1 if it is not known
 	Sharing Sharing
 }
@@ -56,8 +56,8 @@ func (a *uploads) admits(u Upload, window int) bool {
 	return a.reserved == 0 && (u.Client == a.client || free >= a.peak/freeShare)
 }
 
-// short reports whether the content uses at most half of the free window. Because of this limit, the window is never
-// exhausted by short content. free is the free window in bytes.
+// short reports whether the content uses at most half of the free window. Because of this limit, short content never
+// exhausts the window. free is the free window in bytes.
 func (u Upload) short(free int) bool { return u.Length >= 0 && u.Length <= int64(free/2) }
 
 // begin records that the content described by u will be sent on s. admits must have returned true for u.

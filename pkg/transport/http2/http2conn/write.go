@@ -92,8 +92,8 @@ func (c *Conn) fill() (drained []*Stream) {
 	return drained
 }
 
-// addPending moves header blocks, one DATA frame, and the trailer section if all content was moved, from a stream to
-// the output of the connection. c.mu must be held.
+// addPending moves header blocks and one DATA frame from a stream to the output of the connection. If no content is
+// left, addPending also moves the trailer section. c.mu must be held.
 func (c *Conn) addPending(s *Stream) {
 	p := &s.pending
 	if len(p.heads) > 0 {
@@ -390,8 +390,8 @@ func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
 	return done
 }
 
-// writeSome writes as much of c.left as the socket accepts. done is false if a part of c.left could not be written
-// without blocking. Otherwise c.writeErr contains the result.
+// writeSome writes as much of c.left as the socket accepts. done is false if the socket did not accept all of c.left.
+// If done is true, c.writeErr is the result of the write.
 func (c *Conn) writeSome(fd uintptr) (done bool) {
 	left, _, err := c.link.TryWriteAll(fd, c.left, nil)
 	if c.left = left; errors.Is(err, netconn.ErrAgain) {
