@@ -17,9 +17,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/message"
 )
 
-// A kubectl sends requests to the API server of a kubeconfig. It runs kubectl instead of linking
-// k8s.io/client-go, which would make the injector 13 MB larger and add its dependencies to the
-// process that reviews the pods of a cluster. kubectl supports all authentication plugins.
+// A kubectl sends requests to the API server that a kubeconfig specifies. It runs kubectl instead
+// of linking k8s.io/client-go, which would make the injector 13 MB larger and add its dependencies
+// to the process that reviews the pods of a cluster. kubectl supports all authentication plugins.
 type kubectl struct {
 	flags   []string
 	timeout time.Duration // timeout of a request

@@ -278,9 +278,9 @@ func replaceFiles(inputs []input, files []*manifest.File) error {
 	return nil
 }
 
-// writeTemp writes a text to a new file in the same directory as the file name. The new file has
-// the mode and, if permitted, the owner of the existing file. It returns an error if the existing
-// file is read-only.
+// writeTemp writes a text to a new file in the directory of the named file. The new file has the
+// mode and, if permitted, the owner of the named file. It returns an error if the named file is
+// read-only.
 func writeTemp(name string, text []byte) (string, error) {
 	info, err := os.Stat(name)
 	if err != nil {

@@ -324,7 +324,7 @@ func (c *command) explain(f *fileFlags) error {
 	return nil
 }
 
-// evidence describes a port that was considered for the requests.
+// evidence describes a port that was considered as the port for requests.
 func evidence(p inject.Port) string {
 	name := fmt.Sprint(p.Number)
 	if p.Name != "" {
@@ -343,7 +343,7 @@ func evidence(p inject.Port) string {
 	return fmt.Sprintf("%s: possible, confidence %s: %s", name, p.Confidence, reasons)
 }
 
-// listOptions prints the names of each option and its description.
+// listOptions prints the names and the description of each option.
 func (c *command) listOptions() error {
 	var out strings.Builder
 	for _, o := range inject.Table() {

@@ -237,7 +237,7 @@ func (m *live) layout() {
 	m.table.SetHeight(max(2, m.height-around))
 }
 
-// leastImportant returns the index of the next column that is omitted in a narrow window, or -1.
+// leastImportant returns the index of the next column to omit in a narrow window, or -1.
 func leastImportant(columns []plugin.Column) int {
 	i := len(columns) - 1
 	for i >= 0 && columns[i].Keep {
@@ -348,7 +348,7 @@ func (m *live) problem() string {
 	return ""
 }
 
-// showsSelected reports whether the window is high enough for the line below the table.
+// showsSelected reports whether the window is tall enough for the line below the table.
 func (m *live) showsSelected() bool { return m.height > 5 }
 
 // selected returns the line below the table: the position, the complete name and the note of the selected row.

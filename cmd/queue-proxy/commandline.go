@@ -61,7 +61,7 @@ type commandLine struct {
 	probe   execProbe
 }
 
-// probing is the command that the flags of an exec probe select.
+// probing is the command that is selected by the flags of an exec probe.
 const probing = "probe"
 
 // commandNames returns the commands that a user can specify.
@@ -96,7 +96,7 @@ func parse(args []string) (commandLine, error) {
 	return line.parseCommand(flags.Args()[1:])
 }
 
-// parseCommand parses the arguments after the command. The argument of the command help is a command.
+// parseCommand parses the arguments after the command. The argument of the help command is the name of a command.
 func (line commandLine) parseCommand(args []string) (commandLine, error) {
 	flags := newFlags()
 	if line.command == "why" || line.command == "config" {

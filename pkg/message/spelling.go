@@ -76,8 +76,8 @@ func Distance(a, b string, limit int) int {
 			row[j] = d
 			lowest = min(lowest, d)
 		}
-		// No distance in a later row is less than the lowest distance in this row. This includes a swap
-		// in the next row, because it adds 1 to the same distance as a deletion in this row.
+		// No distance in a later row is less than the lowest distance in this row. This also holds for a
+		// swap in the next row, because it adds 1 to the same distance as a deletion in this row.
 		if lowest > limit {
 			return limit + 1
 		}

@@ -31,7 +31,7 @@ type AppRequests struct {
 
 // HeldRequests describes aborted requests whose slots are held while the user container still processes them.
 type HeldRequests struct {
-	Answered time.Time     // time of the last response to such a request; zero if there was none
-	Expired  time.Time     // last time at which the grace period of such a request expired; zero if there was none
+	Answered time.Time     // time of the last response to such a request; zero if there was no response
+	Expired  time.Time     // time at which the grace period of such a request last expired; zero if no grace period expired
 	Waited   time.Duration // time that the request had spent in the user container at Expired
 }

@@ -7,7 +7,7 @@ type Phase uint32
 const (
 	Queued    Phase = iota // the request waits for a slot
 	Dialling               // the request has a slot, but no connection
-	Waiting                // at least a part of the request was sent, and the response has not begun
+	Waiting                // at least part of the request was sent, and the response has not begun
 	Streaming              // the response has begun
 	Tunnelled              // the connection was upgraded and transfers bytes in both directions
 )

@@ -16,7 +16,7 @@ const (
 	Draining                    // the pod is terminating
 	RequestTimeout              // the timeout of the whole request expired
 	ResponseStartTimeout        // the first byte of the response did not arrive in time
-	IdleTimeout                 // no byte was transferred in either direction in time
+	IdleTimeout                 // no data was transferred in either direction before the idle timeout expired
 	ClientSlow                  // a timeout expired while the sidecar waited for the request body, or for the client to read the response
 	AppUnreachable              // the user container does not accept connections on its port
 	Local                       // the sidecar has no file descriptor, no local port or no memory for a connection to the user container

@@ -46,7 +46,7 @@ type Client struct {
 	base   *url.URL
 }
 
-// New returns a client for the API server of config.
+// New returns a client for the API server that config specifies.
 func New(config *rest.Config) (*Client, error) {
 	transport, err := rest.TransportFor(config)
 	if err != nil {
@@ -185,7 +185,7 @@ func describe(err error) error {
 	return err
 }
 
-// A portError reports a response from a port of a pod with a status other than 200.
+// A portError reports that a port of a pod returned a status other than 200.
 type portError struct {
 	error
 	unused bool // the pod is reachable, but serves nothing on the port

@@ -46,7 +46,7 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, std
 	return 0, err
 }
 
-// notExecutable returns an error if a pod does not exist, or if its container does not exist or does not run. It
+// notExecutable returns an error if a pod does not exist, or if its container does not exist or is not running. It
 // returns nil if the pod cannot be read, because a user who may run commands may not be allowed to read pods.
 func (c *Client) notExecutable(ctx context.Context, namespace, name, container string) error {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)

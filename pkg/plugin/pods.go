@@ -20,7 +20,7 @@ type Sidecar struct {
 
 	Ready bool // the kubelet reports that the readiness probes succeed
 
-	// Absent is the reason why the sidecar cannot respond, such as "Pending". It is empty if the sidecar runs.
+	// Absent is the reason why the sidecar cannot respond, such as "Pending". It is empty if the sidecar is running.
 	Absent string
 }
 

@@ -91,7 +91,7 @@ func Matches(r Row, text string) bool {
 	return strings.Contains(strings.ToLower(strings.Join(cells, " ")), strings.ToLower(text))
 }
 
-// WriteText writes the table as plain text, without truncated names.
+// WriteText writes the table as plain text, without truncating names.
 func WriteText(w io.Writer, rows []Row, layout Layout, now time.Time) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, cells := range Table(layout.Columns(), rows, now) {

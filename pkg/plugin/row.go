@@ -17,7 +17,7 @@ const (
 	Ready    State = "ready"
 	NotReady State = "not-ready"
 	Draining State = "draining" // the pod is terminating
-	Unknown  State = "unknown"  // there is no response from the sidecar; the note contains the reason
+	Unknown  State = "unknown"  // the sidecar did not respond; the note contains the reason
 )
 
 // A Row is a row of the table. It contains the values of one sidecar, or the values of a workload, which are computed

@@ -40,7 +40,7 @@ type Sample struct {
 	Buckets  map[float64]float64 // cumulative histogram of durations: number of requests by upper bound in seconds
 }
 
-// A family is a metric that the plugin reads. It is either in the metric set "default", or the equivalent Knative
+// A family is a metric that the plugin reads. It belongs to the metric set "default" or is the equivalent Knative
 // metric.
 type family struct {
 	name string
@@ -139,8 +139,8 @@ func only(r io.Reader, all []family) (io.Reader, error) {
 	}
 }
 
-// durations adds a histogram of requests. Upgraded connections are only counted, because their duration is not the
-// duration of a request.
+// durations adds a histogram of request durations. Upgraded connections are only counted, because their duration is
+// not the duration of a request.
 func (s *Sample) durations(m *dto.Metric, unit float64) {
 	h := m.GetHistogram()
 	total := float64(h.GetSampleCount())

@@ -93,7 +93,7 @@ func (s *Sample) restartedSince(old *Sample) bool {
 	return false
 }
 
-// newest returns the most frequent reason of the failures between two samples, or "" if there were none.
+// newest returns the most frequent reason of the failures between two samples, or "" if there were no failures.
 func newest(old, now map[string]float64) string {
 	more := map[string]float64{}
 	for reason, n := range now {

@@ -76,7 +76,7 @@ func detect(d *dialer, overH2C func(dialFunc) attemptFunc, overHTTP1 attemptFunc
 type prefaceConn struct {
 	net.Conn
 	answered *atomic.Bool
-	read     int // number of bytes that were read; not updated after the type of the first frame was read
+	read     int // number of bytes read; not updated after the type of the first frame was read
 }
 
 const (

@@ -110,7 +110,7 @@ func Group(flags *pflag.FlagSet, title string, names ...string) {
 	}
 }
 
-// usageWithGroups returns a usage function that prints the flags without a group with standard, and then each group.
+// usageWithGroups returns a usage function that calls standard for the flags without a group, and prints each group.
 func usageWithGroups(standard func(*cobra.Command) error) func(*cobra.Command) error {
 	return func(cmd *cobra.Command) error {
 		var titles []string

@@ -53,7 +53,7 @@ const (
 // Client errors. A client error is recorded if a client violates a protocol or if a TLS handshake
 // fails. Errors in a request body are not client errors.
 const (
-	MalformedRequest  Name = NumNames + iota // header section that is rejected, or HTTP/2 stream error (RFC 9113 section 5.4.2)
+	MalformedRequest  Name = NumNames + iota // rejected header section, or HTTP/2 stream error (RFC 9113 section 5.4.2)
 	HTTP2Error                               // connection error (RFC 9113 section 5.4.1)
 	TLSNoCertificate                         // the client sent no certificate, but one is required
 	TLSBadCertificate                        // the verification of the client certificate failed

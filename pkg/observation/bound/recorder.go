@@ -148,8 +148,8 @@ func (r *Recorder) Count(name Name) uint64 {
 	return r.state(name, time.Now()).Count
 }
 
-// States returns a State for each bound or client error for which an event was recorded, in the order of Name. now
-// is the current time.
+// States returns a State for each bound or client error for which an event was recorded, sorted by Name. now is the
+// current time.
 func (r *Recorder) States(now time.Time) (states []State) {
 	if r == nil {
 		return nil

@@ -40,7 +40,7 @@ type response struct {
 // A template formats lines in the template language of Knative. It is safe for concurrent use.
 type template struct {
 	lines  *gotemplate.Template
-	isJSON bool // the template produces JSON objects, and other lines are errors
+	isJSON bool // each line of the output must be a JSON object
 	oneRow bool // the template produces one line, and newlines in values from a request are escaped
 }
 

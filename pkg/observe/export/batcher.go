@@ -25,8 +25,8 @@ type BatcherOptions[T any] struct {
 	MaxBatch    int // maximum number of messages in a batch; 0 means no limit
 
 	// Delay is the time that the first message of a batch waits for further messages. A batch of
-	// FullMessages messages or FullSize values is written without this delay. The value 0 disables
-	// FullMessages or FullSize.
+	// FullMessages messages or FullSize values is written without this delay. FullMessages and
+	// FullSize are ignored if they are 0.
 	Delay                  time.Duration
 	FullMessages, FullSize int
 
@@ -53,7 +53,7 @@ type Batcher[T any] struct {
 	ends     []int // end of each queued message, as an index in queue; empty if MaxBatch is 0
 	messages int   // number of queued messages
 	writing  int   // number of messages in the batch that is being written
-	idle     bool  // the goroutine waits for a message, not for the end of a delay
+	idle     bool  // the goroutine is waiting for the first message of a batch
 	closed   bool
 }
 

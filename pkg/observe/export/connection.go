@@ -19,7 +19,7 @@ const (
 	maxHead        = 64 << 10  // maximum length of a response header, including all 1xx responses and the trailers, in bytes
 	maxAnswer      = 64 << 10  // maximum length of a response body in bytes
 	maxReceived    = 256 << 10 // maximum number of bytes received on the connection for one export, including frames and the TLS handshake
-	maxUnsolicited = 1 << 10   // maximum number of bytes received without a request; net/http logs the bytes that it has read
+	maxUnsolicited = 1 << 10   // maximum number of bytes read from an idle connection; net/http logs these bytes
 	maxIdle        = 90 * time.Second
 )
 
@@ -74,7 +74,7 @@ func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err == nil || req.Context().Err() != nil {
 			return res, err
 		}
-		body, err := req.GetBody() // the collector may just have closed the idle connection
+		body, err := req.GetBody() // the collector may have just closed the idle connection
 		if err != nil {
 			return nil, err
 		}

@@ -58,7 +58,7 @@ const (
 // A Target is the destination for one signal.
 type Target struct {
 	Protocol Protocol
-	Endpoint string        // URL, or host:port, which means plain text for an IP address and TLS for a host name
+	Endpoint string        // URL or host:port; host:port uses plain text for an IP address and TLS for a host name
 	Header   http.Header   // sent with each export; may contain secrets
 	Timeout  time.Duration // maximum duration of one attempt; 0 means 10 s
 	TLS      *tls.Config   // used for https endpoints; nil means the default configuration with the system roots

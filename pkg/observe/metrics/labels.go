@@ -56,7 +56,7 @@ func protocol(major, minor int) int {
 	return 0
 }
 
-// reasons contains the distinct words of [observation.Reason], and "other" for values that are not known here.
+// reasons contains the distinct words of [observation.Reason], and "other" for unknown values.
 var reasons = func() (words []string) {
 	for r := range observation.NumReasons {
 		if !slices.Contains(words, r.String()) {
@@ -82,7 +82,7 @@ func reason(r observation.Reason) int {
 	return placeOf[r]
 }
 
-// grpcStatuses contains the words of all values of [observation.GRPCStatus] except the zero value.
+// grpcStatuses contains the word for each [observation.GRPCStatus] except the zero value.
 var grpcStatuses = func() (words []string) {
 	for s := range observation.NumGRPCStatuses - 1 {
 		words = append(words, observation.GRPCStatus(s+1).String())

@@ -62,9 +62,9 @@ var otelLabels = map[string]string{
 	"go_memory_type":            "go.memory.type",
 }
 
-// metricsData converts gathered metrics to OTLP. Metrics that are not in otelNames are omitted. The result is
-// a MetricsData and not an ExportMetricsServiceRequest, which has the same fields, because the Go package of
-// the latter depends on grpc.
+// metricsData converts gathered metrics to OTLP. Metrics that are not in otelNames are omitted. The result is a
+// MetricsData, because the Go package of ExportMetricsServiceRequest, which has the same fields, depends on
+// grpc.
 func metricsData(r *export.Resource, gathered []*dto.MetricFamily, start, now time.Time) *metricspb.MetricsData {
 	scope := &metricspb.ScopeMetrics{Scope: r.Scope()}
 	t := translation{uint64(start.UnixNano()), uint64(now.UnixNano())}
@@ -113,8 +113,8 @@ func (t translation) numbers(series []*dto.Metric) (points []*metricspb.NumberDa
 	return points
 }
 
-// histograms returns the points of a histogram. The buckets of Prometheus are cumulative, and the buckets of
-// OpenTelemetry are not.
+// histograms returns the points of a histogram. Prometheus buckets are cumulative, but OpenTelemetry buckets
+// are not.
 func (t translation) histograms(series []*dto.Metric) (points []*metricspb.HistogramDataPoint) {
 	for _, s := range series {
 		h := s.GetHistogram()

@@ -172,8 +172,8 @@ func (f *protoFamily) renamed(name string) []byte {
 	return protowire.AppendString(b, name)
 }
 
-// freePrefix returns a prefix for names, or "" if none of them is in taken. The prefix is app_, repeated as often
-// as necessary so that no name with the prefix is in taken or in all. all contains all names of the user container.
+// freePrefix returns "" if taken contains none of the names. Otherwise it returns app_, repeated as often as
+// necessary so that no name with the prefix is in taken or in all. all contains all names of the user container.
 func freePrefix(names []string, taken, all map[string]bool) (prefix string) {
 	const more = "app_"
 	clash := func(name string) bool { return taken[prefix+name] || prefix != "" && all[prefix+name] }

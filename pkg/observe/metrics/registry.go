@@ -14,7 +14,7 @@ import (
 // series.
 type registry struct {
 	*prometheus.Registry
-	names    map[string]bool // names of metrics; the value is true for a histogram
+	names    map[string]bool // metric names; the value is true for a histogram
 	readings *readings
 	fixed    prometheus.Labels // labels that are added to all series
 	start    time.Time         // start time of the counters in readings

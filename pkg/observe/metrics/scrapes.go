@@ -14,10 +14,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/fair"
 )
 
-// Limits for scrapes. Any client that can connect to the port can send a scrape.
+// Limits for scrapes. Any client that can connect to the port can send scrape requests.
 const (
 	maxRendered  = 4                // maximum number of pages that are rendered at the same time
-	maxPageBytes = 8 << 20          // maximum size of all pages together in bytes; a single page may be larger
+	maxPageBytes = 8 << 20          // maximum total size of all pages in bytes; a single page may be larger
 	maxPerClient = 4                // maximum number of scrapes from one client address
 	maxScrapes   = 1024             // maximum number of scrapes that wait
 	chunkSize    = 32 << 10         // size in bytes of a part of a page; about the size of our own metrics
@@ -136,7 +136,7 @@ func (p *page) send(w http.ResponseWriter) {
 	}
 }
 
-// reset makes the page empty. It keeps one chunk for the next page.
+// reset empties the page, but keeps one chunk for the next page.
 func (p *page) reset() {
 	clear(p.header)
 	p.status, p.size = 0, 0

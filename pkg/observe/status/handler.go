@@ -65,7 +65,7 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 }
 
 // path is the URL path of the page's data in JSON format. With the query ?ask, the user container is probed
-// first. The result of the probe is only used for the response.
+// first. The result of the probe is used only for the response.
 const path = "/status.json"
 
 func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {

@@ -14,14 +14,14 @@ import (
 
 // Thresholds of the rules.
 const (
-	errorShare   = 0.2              // errors of the application, as a share of its responses; see QueueProxyAppReturnsErrors
-	failureShare = 0.05             // failed requests with a cause, as a share of all requests; see QueueProxyAppFails
+	errorShare   = 0.2              // minimum share of errors in the responses of the application; see QueueProxyAppReturnsErrors
+	failureShare = 0.05             // minimum share of failed requests; see QueueProxyAppFails
 	hangTime     = 30 * time.Second // time without a response
 	slowTime     = time.Second      // time in the application that is considered long if the usual time is not known
 
 	longFactor  = 2                      // minimum ratio of the time of a pending or slow request to the longest time of other requests; the confidence is low for smaller ratios
-	firstTime   = 2 * time.Minute        // time in the application after which several requests hang although the usual time is not known
-	aloneTime   = 10 * time.Minute       // time in the application after which a request hangs although there is no other symptom
+	firstTime   = 2 * time.Minute        // time in the application after which several requests are considered to hang if the usual time is not known
+	aloneTime   = 10 * time.Minute       // time in the application after which a request is considered to hang without another symptom
 	shortWait   = 200 * time.Millisecond // time in the application that is sufficient for most requests
 	slowFactor  = 3                      // minimum ratio of the time of a slow request in the application to the usual time
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
@@ -29,7 +29,7 @@ const (
 	startTime   = time.Minute            // time after which a probe that has never succeeded is a problem with high confidence
 	minQueued   = 200 * time.Millisecond // minimum time in the queue that is considered long
 	sameFactor  = 1.3                    // maximum ratio of two times that are considered equal
-	minHung     = 10                     // minimum number of requests without a response, if each ended in less than hangTime
+	minHung     = 10                     // minimum number of requests without a response; with fewer requests, the confidence is low during the first hangTime
 	minFailures = 3                      // minimum number of failures that are a problem
 	memoryShare = 0.8                    // share of the memory budget that requests use
 
@@ -37,7 +37,7 @@ const (
 	expiryTime  = 24 * time.Hour
 	expiryShare = 4
 
-	minEvents        = 10 // minimum number of events at a bound in the last hour
+	minEvents        = 10 // minimum number of events of a bound or client error in the last hour
 	rejectingSamples = 10 // number of samples for which rejected requests are counted
 )
 
@@ -75,8 +75,8 @@ type rule struct {
 	problem string
 	action  string
 
-	// check reports whether the problem exists. If the match contains no problem or no action, the value in the
-	// rule is used. Board.mu must be held.
+	// check reports whether the problem exists. If problem or action is "" in the match, the value in the rule is
+	// used. Board.mu must be held.
 	check func(*evidence) (match, bool)
 }
 
@@ -248,7 +248,7 @@ type latest struct {
 	events       tally         // events during these samples
 	p50, p99     float64       // percentiles of the time in the application, in milliseconds; 0 if there was no response
 	queued       float64       // 99th percentile of the time in the queue, in milliseconds
-	waited       time.Duration // median time in the application of requests whose clients disconnected before the response; 0 if there are none
+	waited       time.Duration // median time in the application of requests whose clients disconnected before the response; 0 if there are no such requests
 	usual        time.Duration // median time in the application since the start; 0 if unknown
 	longest      time.Duration // result of longestLocked
 	lastResponse time.Time     // time of the last response from the application, or the start of the process
@@ -281,8 +281,8 @@ func (e *evidence) latestLocked() latest {
 	return l
 }
 
-// summary contains numbers of requests in the last minute. If there were fewer than fewRequests requests, the period is
-// five minutes.
+// summary contains request counts and times for the last minute, or for the last five minutes if there were fewer than
+// fewRequests requests.
 type summary struct {
 	Seconds   float64 `json:"seconds"` // duration of the period
 	Requests  uint32  `json:"requests"`
@@ -481,9 +481,9 @@ func checkHang(e *evidence) (m match, ok bool) {
 	return m, ok
 }
 
-// pendingHang reports a hang if a request has waited for a response for hangTime. The confidence is low if the request
-// may be a long one, such as a long poll. It is higher if there are other symptoms, if several requests wait longer
-// than usual, or if the request has waited for aloneTime.
+// pendingHang reports a hang if a request has waited for a response for hangTime. The confidence is low if a long
+// response time may be normal, for example for a long poll. It is higher if there are other symptoms, if several
+// requests wait longer than usual, or if the request has waited for aloneTime.
 func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) {
 	waited := e.now.Sub(app.Oldest)
 	if app.Pending == 0 || waited < hangTime {
@@ -519,8 +519,9 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 	return m, true
 }
 
-// endedHang reports a hang if requests ended without a response since the last response. It counts at most the requests of
-// the last five minutes.
+// endedHang reports a hang if requests have ended without a response since last, the time of the last response. It
+// ignores requests that ended more than five minutes ago. The confidence is lower if short timeouts of clients or long
+// responses may be the cause.
 func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m match, ok bool) {
 	waited := e.waited
 	expired := app.Held.Expired.After(last) // the application has not responded to a request after the client disconnected
@@ -580,8 +581,8 @@ func (e *evidence) leavesEarly() bool { return e.waited > 0 && e.waited < e.need
 
 // checkUnanswered detects clients that disconnect before the response. If the clients waited for less than longWait,
 // this is a problem only if the application needs more time, or if there are no responses to other requests. The
-// confidence is medium if many clients disconnect, and the application needs more time, other requests are queued, or
-// the clients waited for stallTime. Otherwise, it is low.
+// confidence is low by default. It is medium if many clients disconnect for one of these reasons: the application needs
+// more time, other requests are queued, or the clients waited for stallTime.
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
 	n, all, early := e.events[unanswered], e.events.requests(), e.leavesEarly()
@@ -723,8 +724,8 @@ func (e *evidence) slotsInUse() bool {
 	return e.limit > 0 && 2*(app.Responding+app.Upgraded) >= e.limit
 }
 
-// stallTime returns the time without a response after which a request is not a usual slow request.
-// Board.mu must be held.
+// stallTime returns the time that a request must wait for a response before the request is
+// considered stalled. Board.mu must be held.
 func (e *evidence) stallTime() time.Duration {
 	if e.total.answers() == 0 {
 		return hangTime
@@ -732,8 +733,8 @@ func (e *evidence) stallTime() time.Duration {
 	return max(slowTime, longFactor*max(e.longest, e.board.longestUsualLocked()))
 }
 
-// stalled returns the number of slots that are used by requests without a response for stallTime and by aborted
-// requests. It returns 0 if it is less than half of the slots. Board.mu must be held.
+// stalled returns the number of slots that are used by aborted requests, and by requests that have waited for a
+// response for stallTime. It returns 0 if these are less than half of the slots. Board.mu must be held.
 func (e *evidence) stalled() int {
 	_, held := e.board.sources.Slots()
 	if n := e.app().Long + held; e.limit > 0 && 2*n >= e.limit {
@@ -760,7 +761,7 @@ func (e *evidence) stalledPathLocked() string {
 }
 
 // checkStall detects slots that are used by requests without a response, while other requests are queued or rejected.
-// The confidence is lower if clients may only disconnect quickly.
+// The confidence is medium if clients that disconnect quickly may be the cause.
 func checkStall(e *evidence) (m match, ok bool) {
 	if rate, _ := e.rejectedLocked(observation.QueueFull, observation.QueueTimeout); e.waiting == 0 && rate == 0 {
 		return m, false
@@ -796,8 +797,8 @@ func (e *evidence) silent() bool {
 	return e.now.Sub(e.lastResponse) > max(rejectingSamples*Interval, slowFactor*e.needed())
 }
 
-// mayHang reports whether the application may hang. It returns false if there is no response only because long
-// responses use the slots.
+// mayHang reports whether the application may hang. It returns false if long responses use at least half of the
+// slots, because they may be the reason for the missing responses.
 func (e *evidence) mayHang() bool { return e.silent() && !e.slotsInUse() }
 
 func (e *evidence) queueNumbers() string {

@@ -1,6 +1,6 @@
 // Package status serves the status page of the sidecar, and implements the command `queue-proxy why`. The page
-// contains the readiness, the running and queued requests, the latency of the last minutes, the failures and the
-// settings. The data of the page is also served as JSON. The page is only served to local clients, for example
+// contains the readiness, the running and queued requests, the latency of the last few minutes, the failures and the
+// settings. The data of the page is also served as JSON. The page is served only to local clients, for example
 // through `kubectl port-forward`.
 package status
 
@@ -152,7 +152,7 @@ type snapshot struct {
 	Memory   *memoryState `json:"memory,omitempty"` // absent without a budget
 	Interval float64      `json:"intervalSeconds"`
 	History  []sample     `json:"history"`  // sorted from the oldest to the newest
-	Failures []failure    `json:"failures"` // last failures, and last failures of each reason, sorted from the newest to the oldest
+	Failures []failure    `json:"failures"` // latest failures, overall and for each reason, sorted from the newest to the oldest
 	Settings []Setting    `json:"settings"`
 }
 
@@ -162,8 +162,8 @@ type memoryState struct {
 	Limit int64 `json:"limit"` // bytes of the budget
 }
 
-// totals contains numbers of requests by reason. It includes "ok". Reasons without requests are absent. Kubelet probes are
-// not included.
+// totals contains request counts by reason, including "ok". Reasons without requests are absent. Kubelet probes are not
+// included.
 type totals map[string]uint64
 
 // The problems that [Board.FirstProblem] can return. Each of these problems makes all requests fail.
@@ -182,7 +182,7 @@ var problems = [...]string{NotHTTP, NotListening}
 // A Board collects the data of the page. Its methods are safe for concurrent use.
 type Board struct {
 	sources Sources
-	ended   [interrupted + 1]atomic.Uint64 // numbers of events since the start, with the same indexes as in a tally
+	ended   [interrupted + 1]atomic.Uint64 // event counts since the start, with the same indexes as in a tally
 	took    histogram                      // time of requests in the app
 	queued  histogram                      // time of requests in the queue
 	waited  histogram                      // time in the app of requests whose clients disconnected before the response
@@ -198,16 +198,16 @@ type Board struct {
 	times    [samples]narrow    // times of requests in the app, for each sample
 	queues   [samples]narrow    // times of requests in the queue, for each sample
 	waits    [samples]float64   // median of waited in milliseconds, for each sample; 0 if there are no values
-	past     [samples + 1]tally // total numbers of events at the times of the last samples
+	past     [samples + 1]tally // event counts since the start, at the times of the last samples
 	taken    int                // number of samples since the start
 	noted    uint64             // number of failures since the start
-	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is none
+	active   []time.Time        // for each rule, start time of the problem at the last sample; zero if there is no problem
 	baseline [numBuckets]uint64 // times of requests in the app since the start, excluding recent and the periods in which the app was slow
 	recent   [2]counts          // times of the newest samples (see addTimesLocked)
 	all      [numBuckets]uint64 // times of requests in the app since the start, excluding the periods in which the app hung
 
 	lastResponse time.Time   // time of the last sample with responses from the app, or of the call to New if there is no such sample
-	unready      []time.Time // times at which the user container became unready; the oldest time is first
+	unready      []time.Time // times at which the user container became unready, sorted from the oldest to the newest
 
 	last ring
 	rare [observation.NumReasons]ring
@@ -383,7 +383,7 @@ func (b *Board) unansweredPathsLocked(after time.Time) (paths []string) {
 	return paths
 }
 
-// newTotals returns totals from the numbers of events. The indexes are those of a tally.
+// newTotals converts event counts to totals. events returns the count for an index of a tally.
 func newTotals(events func(i int) uint64) totals {
 	t := totals{}
 	for i := range appErrors + 1 {
@@ -455,7 +455,7 @@ func (b *Board) sample() {
 	b.updateLocked(e)
 	switch isSlow := b.existsLocked(slow); {
 	case wasSlow && !isSlow:
-		b.recent = [2]counts{} // discard the times from the start of the slow period
+		b.recent = [2]counts{} // discard the times from the beginning of the slow period
 	case !isSlow:
 		b.addTimesLocked(&times)
 	}
@@ -566,7 +566,7 @@ func bucketOf(d time.Duration) int {
 	return min(i, numBuckets-1)
 }
 
-// counts contains the values of a histogram, by bucket.
+// counts contains the number of values in each bucket of a histogram.
 type counts [numBuckets]uint32
 
 // take returns the values and resets the histogram.

@@ -8,16 +8,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/observation"
 )
 
-// A tally contains the numbers of events since the start of the process, or in a period. The first indexes are the
-// reasons of completed requests. The counters wrap around, so only differences are exact.
+// A tally holds event counts since the start of the process or for a period. The first entries are the counts of
+// completed requests by reason. The counters wrap around, so only differences are exact.
 type tally [numEvents]uint32
 
 // Indexes in a tally after the reasons.
 const (
-	appErrors   = int(observation.NumReasons) + iota // complete responses from the app that are errors; they are not counted as OK
-	unanswered                                       // requests with a slot whose clients disconnected before the response; also counted as ClientGone
-	noResponse                                       // requests with a slot that took at least slowTime, and ended before the response because of a timeout or a disconnect; also counted by reason
-	interrupted                                      // responses from the app that began and are not complete; also counted by reason
+	appErrors   = int(observation.NumReasons) + iota // complete error responses from the app; they are not counted as OK
+	unanswered                                       // requests that got a slot, and whose clients disconnected before the response; also counted as ClientGone
+	noResponse                                       // requests that got a slot, took at least slowTime and ended before the response because of a timeout or a disconnect; also counted by reason
+	interrupted                                      // incomplete responses from the app; also counted by reason
 	lostLines                                        // lines of the request log that were dropped
 	lostSpans                                        // spans that were dropped
 	numEvents

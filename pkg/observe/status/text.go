@@ -142,7 +142,7 @@ func wrap(paragraph string) (lines []string) {
 	return append(lines, line)
 }
 
-// shorten returns s with at most n characters. If it is longer, it ends in an ellipsis.
+// shorten truncates s to n characters. A truncated string ends in an ellipsis.
 func shorten(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
@@ -189,7 +189,7 @@ func (s *snapshot) probesText() (all []string) {
 	return all
 }
 
-// loadText returns the numbers of requests and the limits.
+// loadText returns the numbers of running and waiting requests and the limits.
 func (s *snapshot) loadText() string {
 	line := fmt.Sprintf("%d running, %d waiting", s.Running, s.Waiting)
 	if s.Limit > 0 {
@@ -242,7 +242,7 @@ func phaseText(h *observation.Holder) string {
 // maxRequest is the maximum number of characters of a method and a path.
 const maxRequest = 40
 
-// latestText returns a line for the requests of the last minutes, and a line for the response times.
+// latestText returns a line for the requests of the last few minutes, and a line for the response times.
 func (s *snapshot) latestText() (all []string) {
 	l := &s.Latest
 	period := l.period()
@@ -263,7 +263,7 @@ func (s *snapshot) latestText() (all []string) {
 	return all
 }
 
-// totalsText returns the numbers of requests since the start.
+// totalsText returns the request and error counts since the start.
 func (s *snapshot) totalsText() string {
 	requests, failed := s.Totals.sum()
 	text := fmt.Sprintf("since the start %v ago: %s, %d failed%s", brief(s.Now.Sub(s.Started)), message.Count(requests, "request"), failed, s.Totals.reasons())

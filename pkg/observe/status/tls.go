@@ -10,7 +10,7 @@ import (
 type TLS struct {
 	On    bool   `json:"on"` // requests over TLS are served
 	Port  int    `json:"port"`
-	Error string `json:"error,omitempty"` // error of the port, or of the certificate files, which are then not in use
+	Error string `json:"error,omitempty"` // error that prevents the use of the port or of the certificate files
 
 	// ClientCertificates is true if each client must have a certificate.
 	ClientCertificates bool `json:"clientCertificates"`
@@ -88,8 +88,8 @@ func (t *TLS) describe(now time.Time) {
 	t.Text = b.String()
 }
 
-// inUse returns Text without the parts that the numbers of the TLS problem contain. It returns "" if clients
-// reject the certificate, or if there is an error and no certificate.
+// inUse returns Text without the error, because the TLS problem contains the error. It returns "" if clients reject
+// the certificate, or if there is an error and no certificate, because the problem then describes the complete state.
 func (t *TLS) inUse() string {
 	if t.Validity == certificateExpired || t.Validity == certificateNotYetValid || t.Validity == "" && t.Error != "" {
 		return ""

@@ -26,8 +26,8 @@ type format interface {
 	// appendSpan appends the encoded span in r.
 	appendSpan(b []byte, r *record) []byte
 
-	// body returns the body of an export. spans contains the encodings of one or more spans. The caller reuses spans
-	// after the export, so the result is a copy unless the sender does not retain it.
+	// body returns the body of an export. spans contains the encodings of one or more spans. The result may share
+	// memory with spans only if the sender does not retain the body, because the caller reuses spans after the export.
 	body(spans []byte) []byte
 }
 

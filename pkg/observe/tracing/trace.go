@@ -29,7 +29,7 @@ type Trace struct {
 	made    [55]byte
 	fields  [maxFields]transport.Field
 
-	record *record // contains each span while it is encoded; nil until the first request is traced, and then reused
+	record *record // span that is being encoded; nil until the first request is traced, and then reused
 
 	// The following fields are set only if the request is traced.
 	traced  bool

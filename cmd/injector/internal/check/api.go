@@ -62,7 +62,7 @@ func (r *run) checkAPI() error {
 	return nil
 }
 
-// checkPermissions checks that the user can list the resources of the other checks.
+// checkPermissions checks that the user can list the resources that the other checks need.
 func (r *run) checkPermissions() {
 	const description = "required permissions are granted"
 	type listed struct {

@@ -102,7 +102,7 @@ func (r *run) add(description string, result Result, problems []string, hint str
 	last.Checks = append(last.Checks, c)
 }
 
-// addError adds a check that was not possible because of err.
+// addError adds a check that could not be performed because of err.
 func (r *run) addError(description string, err error) {
 	r.add(description, Error, []string{err.Error()}, "")
 }

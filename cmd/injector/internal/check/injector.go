@@ -206,7 +206,7 @@ func (r *run) checkCertificate(webhooks []admissionregv1.MutatingWebhook, ref *a
 	r.add(description, result, problems, runbook)
 }
 
-// parseCertificates returns the first certificate of a PEM file, and its other certificates.
+// parseCertificates returns the first certificate and the other certificates of a PEM file.
 func parseCertificates(text []byte) (leaf *x509.Certificate, intermediates *x509.CertPool, err error) {
 	intermediates = x509.NewCertPool()
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {

@@ -80,7 +80,7 @@ func (p *pod) owner() string {
 	return kind + " " + p.Namespace + "/" + name
 }
 
-// listPods calls add with each pod of a list that is neither completed nor being deleted.
+// listPods lists pods and calls add for each pod that is neither completed nor being deleted.
 func (r *run) listPods(path string, query url.Values, add func(pod)) error {
 	return r.list(path, query, func(object json.RawMessage) error {
 		var p pod
