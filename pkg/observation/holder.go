@@ -33,5 +33,7 @@ type AppRequests struct {
 type HeldRequests struct {
 	Answered time.Time     // time of the last response to such a request; zero if there was no response
 	Expired  time.Time     // time at which the grace period of such a request last expired; zero if no grace period expired
+	Method   string        // method of this request, truncated for display, like Path
+	Path     string        // path of this request
 	Waited   time.Duration // time that the request had spent in the user container at Expired
 }

@@ -160,7 +160,7 @@ func TestInAppReturnsLastHeldRequests(t *testing.T) {
 		}
 		harness.Equal(t, h.InApp(time.Minute), observation.AppRequests{Held: observation.HeldRequests{
 			Answered: time.Now().Add(-7 * time.Second),
-			Expired:  time.Now().Add(-11 * time.Second), Waited: 11 * time.Second,
+			Expired:  time.Now().Add(-11 * time.Second), Method: "GET", Path: "/", Waited: 11 * time.Second,
 		}})
 	})
 }

@@ -258,11 +258,12 @@ func (m *Limit) hold(t *ticket) *ticket {
 func (m *Limit) endHeld(t *ticket, r adapt.Result, last observation.HeldRequests) {
 	m.mu.Lock()
 	m.held--
-	if !last.Answered.IsZero() {
+	switch {
+	case !last.Answered.IsZero():
 		m.lastHeld.Answered = last.Answered
-	}
-	if !last.Expired.IsZero() {
-		m.lastHeld.Expired, m.lastHeld.Waited = last.Expired, last.Waited
+	case !last.Expired.IsZero():
+		last.Answered = m.lastHeld.Answered
+		m.lastHeld = last
 	}
 	m.mu.Unlock()
 	m.end(t, r)

@@ -249,7 +249,9 @@ func (p *Proxy) forward(limit *Limit, counted bool, x transport.Exchange, state 
 //
 //go:noinline
 func (p *Proxy) startHold(limit *Limit, counted bool, state *RequestState, o *observation.Observation) {
-	go p.hold(limit, limit.hold(&state.ticket), counted, broken{o.Held, o.Reason, o.Slot, o.Proxied})
+	go p.hold(limit, limit.hold(&state.ticket), counted, broken{
+		o.Held, o.Reason, o.Slot, o.Proxied, observation.Shown(o.Method), observation.Shown(o.Path()),
+	})
 	o.Held = nil
 }
 
@@ -265,7 +267,7 @@ func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
 	case answered:
 		last.Answered = now
 	case now.Sub(began) >= p.Grace: // otherwise, the user container has closed the connection
-		last.Expired, last.Waited = now, now.Sub(broken.slot)
+		last = observation.HeldRequests{Expired: now, Method: broken.method, Path: broken.path, Waited: now.Sub(broken.slot)}
 	}
 	limit.endHeld(t, heldResult(broken.reason, answered, began.Sub(broken.slot), now.Sub(began)), last)
 	if counted {
@@ -279,6 +281,8 @@ type broken struct {
 	reason  observation.Reason
 	slot    time.Time // when the request got its slot
 	proxied bool
+	method  string // truncated for display, like path
+	path    string
 }
 
 // has reports whether the request is excluded.

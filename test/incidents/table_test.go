@@ -291,7 +291,7 @@ var incidents = []incident{
 		problem: "limit-low", why: "the concurrency limit is too low",
 	},
 	{
-		name: "limits: hanging path in all slots", settings: env("CONTAINER_CONCURRENCY=2", "QUEUE_DEPTH=1"),
+		name: "limits: path hangs in all slots", settings: env("CONTAINER_CONCURRENCY=2", "QUEUE_DEPTH=1"),
 		app: func(p *pod) {
 			p.serve(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/slow" {

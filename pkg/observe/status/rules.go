@@ -519,16 +519,23 @@ func (e *evidence) pendingHang(app *observation.AppRequests) (m match, ok bool) 
 	return m, true
 }
 
-// endedHang reports a hang if requests have ended without a response since last, the time of the last response. It
-// ignores requests that ended more than five minutes ago. The confidence is lower if short timeouts of clients or long
-// responses may be the cause.
+// endedHang reports a hang if requests have ended without a response since last, the time of the last response. It counts
+// the requests of the last hangTime. If the limit or a low rate can be the reason for a small number of requests, it
+// counts the requests of up to five minutes. The confidence is lower if short timeouts of clients or long responses may be
+// the cause.
 func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m match, ok bool) {
 	waited := e.waited
 	expired := app.Held.Expired.After(last) // the application has not responded to a request after the client disconnected
 	if expired {
 		waited = max(waited, app.Held.Waited)
 	}
-	period := min(e.now.Sub(last).Truncate(Interval), History)
+	period := hangTime
+	silent := e.now.Sub(last).Truncate(Interval)
+	latest := e.eventsLocked(int(time.Minute / Interval))
+	ongoing := app.Pending > 0 || e.endedWithoutResponse(&latest, waited) > 0
+	if e.waiting > 0 || e.stalled() > 0 || silent >= History && ongoing {
+		period = min(silent, History)
+	}
 	events := e.eventsLocked(int(period / Interval))
 	left := e.endedWithoutResponse(&events, waited)
 	if left < minFailures {
@@ -547,7 +554,7 @@ func (e *evidence) endedHang(app *observation.AppRequests, last time.Time) (m ma
 	switch {
 	case left < minHung && !expired && e.now.Sub(m.since) < hangTime:
 		m.confidence = low // a few clients with short timeouts
-	case app.Responding > 0, waited > 0 && waited < e.longWait():
+	case app.Responding > 0, waited > 0 && waited < e.longWait(), left < minHung && silent >= History:
 		m.confidence = medium
 	}
 	return m, true
@@ -565,8 +572,11 @@ func (e *evidence) endedWithoutResponse(t *tally, waited time.Duration) uint32 {
 	return t[noResponse]
 }
 
-// needed returns the median time that the application needs for a response, or 0 if it is not known.
-func (e *evidence) needed() time.Duration { return cmp.Or(inMilliseconds(e.p50), e.usual) }
+// needed returns the median time that the application needs for a response, or 0 if there was no response.
+// Board.mu must be held.
+func (e *evidence) needed() time.Duration {
+	return cmp.Or(inMilliseconds(e.p50), e.usual, inMilliseconds(percentile(e.board.all[:], 0.5)))
+}
 
 // longWait returns the time that a client must wait for a response before the wait is considered long.
 func (e *evidence) longWait() time.Duration {
@@ -752,6 +762,9 @@ func (e *evidence) stalledPathLocked() string {
 			return shorten(h.Method+" "+h.Path, maxRequest)
 		}
 	}
+	if held := e.app().Held; e.now.Sub(held.Expired) < time.Minute {
+		return shorten(held.Method+" "+held.Path, maxRequest)
+	}
 	for _, f := range e.board.failuresLocked() {
 		if f.unanswered && f.Took-f.Queued >= milliseconds(e.longWait()) {
 			return f.request()
@@ -760,8 +773,8 @@ func (e *evidence) stalledPathLocked() string {
 	return ""
 }
 
-// checkStall detects slots that are used by requests without a response, while other requests are queued or rejected.
-// The confidence is medium if clients that disconnect quickly may be the cause.
+// checkStall detects slots that are used by requests without a response, while other requests are queued or rejected. The
+// confidence is medium, because the requests may be long.
 func checkStall(e *evidence) (m match, ok bool) {
 	if rate, _ := e.rejectedLocked(observation.QueueFull, observation.QueueTimeout); e.waiting == 0 && rate == 0 {
 		return m, false
@@ -773,15 +786,12 @@ func checkStall(e *evidence) (m match, ok bool) {
 	long := e.app().Long
 	var parts []string
 	if long > 0 {
-		parts = append(parts, fmt.Sprintf("%s without a response for %v", message.Count(long, "request"), brief(e.stallTime())))
+		parts = append(parts, fmt.Sprintf("%s without a response for more than %v", message.Count(long, "request"), brief(e.stallTime())))
 	}
 	if n > long {
 		parts = append(parts, message.Count(n-long, "aborted request"))
 	}
-	m = match{confidence: high, numbers: fmt.Sprintf("%d of %s used by %s", n, message.Count(e.limit, "slot"), strings.Join(parts, " and "))}
-	if 2*long < e.limit && e.waited < e.longWait() {
-		m.confidence = medium
-	}
+	m = match{confidence: medium, numbers: fmt.Sprintf("%d of %s used by %s", n, message.Count(e.limit, "slot"), strings.Join(parts, " and "))}
 	if path := e.stalledPathLocked(); path != "" {
 		m.numbers += ", such as " + path
 	}
@@ -799,7 +809,10 @@ func (e *evidence) silent() bool {
 
 // mayHang reports whether the application may hang. It returns false if long responses use at least half of the
 // slots, because they may be the reason for the missing responses.
-func (e *evidence) mayHang() bool { return e.silent() && !e.slotsInUse() }
+func (e *evidence) mayHang() bool {
+	_, held := e.board.sources.Slots()
+	return e.silent() && !e.slotsInUse() && e.app().Pending+held > 0
+}
 
 func (e *evidence) queueNumbers() string {
 	times := "no response in " + e.period()
@@ -840,6 +853,9 @@ func checkQueue(e *evidence) (m match, ok bool) {
 	switch {
 	case e.stalled() > 0, e.mayHang():
 		m.action = actionIfHangs
+	case e.silent() && !e.slotsInUse():
+		m.problem = "the slots are used by requests with an incomplete body"
+		m.action = "Check the clients. To limit the time of an upload, set BODY_TIMEOUT."
 	case e.silent():
 		app := e.app()
 		m.problem = "the slots are used by WebSockets or long responses"
@@ -855,21 +871,26 @@ func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	part := func(t *tally) uint32 { n, _ := t.rejected(reasons); return n }
 	return func(e *evidence) (m match, ok bool) {
 		rate, top := e.rejectedLocked(reasons...)
-		n, recent := e.events.rejected(reasons)
-		switch all := e.events.requests(); {
+		period := min(e.samples, int(time.Minute/Interval))
+		events := e.eventsLocked(period)
+		n, recent := events.rejected(reasons)
+		switch all := events.requests(); {
 		case rate > 0:
 			m = match{confidence: high, numbers: fmt.Sprintf("%.1f requests per second rejected (%s)", rate, top)}
+			if top != observation.Overload && e.stalled() > 0 {
+				m.confidence = medium // not the cause
+			}
 		case n >= minFailures && float64(n) >= failureShare*float64(all):
 			top = recent
 			m = match{confidence: medium, numbers: fmt.Sprintf("%s of %s rejected in %s (%s)%s",
-				percent(n, all), message.Count(all, "request"), e.period(), top, e.lastTextLocked(part))}
+				percent(n, all), message.Count(all, "request"), "the "+lastPeriod(time.Duration(period)*Interval), top, e.lastTextLocked(part))}
 		default:
 			return m, false
 		}
 		if top == observation.QueueTimeout {
 			m.problem = "requests wait longer than the queue timeout"
 		}
-		if top != observation.Overload && e.mayHang() {
+		if top != observation.Overload && (e.stalled() > 0 || e.mayHang()) {
 			m.action = actionIfHangs
 		}
 		return m, true

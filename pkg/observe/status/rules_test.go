@@ -202,35 +202,35 @@ var ruleTests = []ruleTest{
 	}, "2 requests in the application, the oldest for 2m0s; 5 queued; no response since the start", high, 2 * time.Minute},
 	{"timeouts only", "app-hangs", func(b *Board) {
 		b.sampled(40, func() { b.observe(1, observation.RequestTimeout, time.Second) })
-	}, "40 requests did not receive a response in the last 40s (timeout or client disconnect); no response since the start", high, 40 * time.Second},
+	}, "30 requests did not receive a response in the last 30s (timeout or client disconnect); no response since the start", high, 40 * time.Second},
 	{"disconnects only", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(31, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
-	}, "31 requests did not receive a response in the last 31s (timeout or client disconnect); last response 31s ago", high, 31 * time.Second},
+	}, "30 requests did not receive a response in the last 30s (timeout or client disconnect); last response 31s ago", high, 31 * time.Second},
 	{"three disconnects after an idle period", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(60, func() {})
 		b.sampled(3, func() { b.observe(1, observation.ClientGone, 2*time.Second) })
-	}, "3 requests did not receive a response in the last 1m3s (timeout or client disconnect); last response 1m3s ago", low, 3 * time.Second},
+	}, "3 requests did not receive a response in the last 30s (timeout or client disconnect); last response 1m3s ago", low, 3 * time.Second},
 	{"ten disconnects after an idle period", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(60, func() {})
 		b.sampled(5, func() { b.observe(2, observation.ClientGone, 2*time.Second) })
-	}, "10 requests did not receive a response in the last 1m5s (timeout or client disconnect); last response 1m5s ago", high, 5 * time.Second},
+	}, "10 requests did not receive a response in the last 30s (timeout or client disconnect); last response 1m5s ago", high, 5 * time.Second},
 	{"a disconnect every 9 seconds", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.sampled(5, func() {
 			b.observe(1, observation.ClientGone, 2*time.Second)
 			b.sampled(8, func() {})
 		})
-	}, "5 requests did not receive a response in the last 45s (timeout or client disconnect); last response 45s ago", high, 45 * time.Second},
+	}, "3 requests did not receive a response in the last 30s (timeout or client disconnect); last response 45s ago", high, 45 * time.Second},
 	{"a timeout every 25 seconds", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(20, observation.OK, 10*time.Millisecond) })
-		b.sampled(4, func() {
+		b.sampled(14, func() {
 			b.sampled(24, func() {})
 			b.disconnect(0, 25*time.Second)
 		})
-	}, "4 requests did not receive a response in the last 1m40s (timeout or client disconnect); last response 1m40s ago", high, 76 * time.Second},
+	}, "12 requests did not receive a response in the last 5m0s (timeout or client disconnect); last response 5m50s ago", high, 326 * time.Second},
 	{"full queue that is empty for a moment", "app-hangs", func(b *Board) {
 		b.sampled(10, func() { b.observe(5, observation.OK, time.Millisecond) })
 		b.holding(2, observation.Waiting, time.Now())
@@ -284,7 +284,7 @@ var ruleTests = []ruleTest{
 	}, "4 requests did not receive a response in the last 30s (timeout or client disconnect); last response 30s ago", high, 20 * time.Second},
 	{"short client timeouts without any response for a time that is sufficient for most requests", "app-hangs", func(b *Board) {
 		b.sampled(60, func() { b.observe(3, observation.ClientGone, 300*time.Millisecond) })
-	}, "180 requests did not receive a response in the last 1m0s (timeout or client disconnect); no response since the start", medium, 60 * time.Second},
+	}, "90 requests did not receive a response in the last 30s (timeout or client disconnect); no response since the start", medium, 60 * time.Second},
 	{"refused probe", "not-ready", func(b *Board) {
 		since := time.Now().Add(-time.Minute)
 		b.sources.Readiness = func() observation.Readiness {
@@ -443,7 +443,7 @@ var ruleTests = []ruleTest{
 			b.observe(10, observation.OK, 20*time.Millisecond)
 			b.Observe(refused(observation.QueueFull, time.Millisecond))
 		})
-	}, "1 of 2 slots used by 1 request without a response for 1s, such as GET /slow", high, 9 * time.Second},
+	}, "1 of 2 slots used by 1 request without a response for more than 1s, such as GET /slow", medium, 9 * time.Second},
 	{"full queue and long requests that are usual", "rejected", func(b *Board) {
 		b.stall(2)
 		b.sampled(10, func() {
@@ -458,7 +458,7 @@ var ruleTests = []ruleTest{
 			b.observe(10, observation.OK, 20*time.Millisecond)
 			b.Observe(refused(observation.ClientGone, time.Second))
 		})
-	}, "2 of 2 slots used by 2 requests without a response for 1s, such as GET /slow", high, 59 * time.Second},
+	}, "2 of 2 slots used by 2 requests without a response for more than 1s, such as GET /slow", medium, 59 * time.Second},
 	{"full queue until 20 seconds ago", "rejected", func(b *Board) {
 		b.sampled(30, func() { b.observe(20, observation.OK, 20*time.Millisecond) })
 		b.sampled(10, func() {
@@ -486,6 +486,12 @@ var ruleTests = []ruleTest{
 		b.sampled(60, func() {})
 	}, "p99 100µs in the queue, p50 23ms in the application in the last 1m10s; 5 queued, the oldest for 8s; limit 2; " +
 		"slots are held by 2 upgraded connections and 0 responses in progress", medium, 59 * time.Second},
+	{"uploads in all slots", "queue-wait", func(b *Board) {
+		b.sampled(10, func() { b.observe(10, observation.OK, 20*time.Millisecond) })
+		b.loaded(2, 5)
+		b.sources.Waiter = func() time.Time { return time.Now().Add(-8 * time.Second) }
+		b.sampled(60, func() {})
+	}, "p99 100µs in the queue, p50 23ms in the application in the last 1m10s; 5 queued, the oldest for 8s; limit 2", medium, 59 * time.Second},
 	{"WebSockets and a long request in the slots", "queue-wait", func(b *Board) {
 		b.sampled(10, func() { b.observe(10, observation.OK, 20*time.Millisecond) })
 		b.loaded(2, 5)
@@ -642,6 +648,42 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 	})
 }
 
+// Previously, an idle pod was reported as hanging for five minutes after the clients of a few requests disconnected.
+func TestIdlePodDoesNotHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.loaded(0, 0)
+		b.sampled(400, func() {})
+		for range 4 {
+			b.disconnect(0, 5*time.Second)
+		}
+		b.sampled(90, func() {})
+		for _, p := range b.snapshot().Problems {
+			if p.Name == "app-hangs" {
+				t.Errorf("got %s: %s, want no hang", p.Name, p.Numbers)
+			}
+		}
+	})
+}
+
+// Clients that disconnect before the usual time are no evidence of a hang, even if there is no response for a long time.
+func TestEarlyDisconnectsAreNotReportedAsHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.loaded(1, 0)
+		b.sampled(3, func() { b.observe(1, observation.OK, 20*time.Second) })
+		b.sampled(50, func() {
+			b.sampled(9, func() {})
+			b.disconnect(0, 8*time.Second)
+		})
+		for _, p := range b.snapshot().Problems {
+			if p.Name == "app-hangs" {
+				t.Errorf("got %s: %s, want no hang", p.Name, p.Numbers)
+			}
+		}
+	})
+}
+
 // Previously, why reported that clients disconnect after 0.4 s in the application, although they waited in the queue.
 func TestClientsThatWaitInQueueAreNotReportedAsUnanswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -700,6 +742,7 @@ func TestActionsDuringHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := idle()
 		b.fillQueue(50 * time.Millisecond)
+		b.holding(2, observation.Waiting, time.Now())
 		b.sampled(12, func() {
 			b.Observe(refused(observation.QueueFull, time.Millisecond))
 			b.observe(400, observation.ClientGone, 200*time.Millisecond)

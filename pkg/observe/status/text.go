@@ -31,7 +31,11 @@ func (s *snapshot) text() string {
 	} else if s.Ready {
 		line := "no problems found"
 		if l := &s.Latest; l.Requests > l.Responses {
-			line += fmt.Sprintf(", but %s failed in the %s", message.Count(l.Requests-l.Responses, "request"), l.period())
+			result := "failed"
+			if l.Reasons[observation.ClientGone.String()] == uint64(l.Requests-l.Responses) {
+				result = "ended because of the client"
+			}
+			line += fmt.Sprintf("; %s %s in the %s", message.Count(l.Requests-l.Responses, "request"), result, l.period())
 		}
 		t.add(1, line)
 	}
