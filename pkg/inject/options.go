@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -127,7 +126,7 @@ func allOptions() []Option {
 		{Name: "exclude-user-agents", variable: c.ExcludeUserAgents.Name(), Text: "Prefixes of User-Agent that are not counted as load."},
 		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: c.FullDuplex.Name(),
 			Text: "Allow an HTTP/1.1 response to begin before the request is complete."},
-		{Name: "log-level", variable: c.LoggingLevel.Name(), check: isLevel, Text: "The minimum level of log messages."},
+		{Name: "log-level", variable: c.LoggingLevel.Name(), check: c.LoggingLevel.Check, Text: "The minimum level of log messages."},
 		{Name: settingsOption,
 			Text: "Other settings of the sidecar, as lines of `NAME=value`."},
 
@@ -490,14 +489,6 @@ func isOneOf(words ...string) func(string) error {
 		}
 		return nil
 	}
-}
-
-// isLevel returns an error if the sidecar does not support the level. The case is ignored.
-func isLevel(text string) error {
-	if _, err := zapcore.ParseLevel(text); err != nil {
-		return fmt.Errorf("%q: must be one of debug, info, warn, error, dpanic, panic, fatal", text)
-	}
-	return nil
 }
 
 // The parts of an image name, in the grammar of github.com/distribution/reference, which the
