@@ -202,6 +202,7 @@ func (d *Duration) String() string {
 // Bool is true or false.
 type Bool struct{ Value[bool] }
 
+func (*Bool) words() []string           { return []string{"true", "false"} }
 func (*Bool) allowed() string           { return "true or false" }
 func (b *Bool) parse(text string) error { return b.assign(strconv.ParseBool(text)) }
 
