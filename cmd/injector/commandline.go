@@ -107,6 +107,10 @@ func (c *command) optionFlags(cmd *cobra.Command) {
 			}
 			return c.options.Set(o.Name, text)
 		})
+		// RegisterFlagCompletionFunc returns an error only if the flag is unknown or already has a function.
+		_ = cmd.RegisterFlagCompletionFunc(o.Name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return o.Words(), cobra.ShellCompDirectiveNoFileComp
+		})
 	}
 	for title, names := range optionGroups() {
 		cli.Group(cmd.Flags(), title, names...)

@@ -119,6 +119,9 @@ func (c *command) announceTerminal(from []string) {
 // readPath reads a file, or the regular files of a directory. It returns an error if the total length
 // exceeds limit bytes.
 func readPath(path string, limit int) ([]input, error) {
+	if strings.HasPrefix(path, "https://") || strings.HasPrefix(path, "http://") {
+		return nil, fmt.Errorf("--filename: %q: must be a file or a directory; download the URL first", path)
+	}
 	info, err := os.Stat(path)
 	if failed, is := errors.AsType[*fs.PathError](err); is {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: failed.Err} // the same message as for a file in a directory

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,7 @@ Exit codes:
 			if s.selfManaged && s.namespace == "" {
 				return errors.New("--self-managed requires --namespace or the environment variable POD_NAMESPACE")
 			}
-			return cli.NotNegative("linger", s.linger)
+			return cmp.Or(checkAddress("addr", s.addr), checkAddress("metrics-addr", s.metricsAddr), cli.NotNegative("linger", s.linger))
 		},
 		RunE: func(*cobra.Command, []string) error { return c.serve(s) },
 	}
@@ -80,6 +81,14 @@ Exit codes:
 	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time to accept new reviews after SIGTERM")
 	c.optionFlags(cmd)
 	return cmd
+}
+
+// checkAddress returns an error if the value of the given flag is not the address of a listener.
+func checkAddress(flag, address string) error {
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		return fmt.Errorf("--%s: %q: must be ADDRESS:PORT or :PORT, such as :8443", flag, address)
+	}
+	return nil
 }
 
 // serve runs the webhook until it receives SIGTERM, SIGINT or SIGHUP. It then completes the reviews

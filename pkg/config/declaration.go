@@ -42,7 +42,7 @@ type Config struct {
 	Shutdown  `section:"Shutdown" note:"See [shutdown](shutdown.md). 'terminationGracePeriodSeconds' must be greater than the deadline."`
 	Limits    `section:"Limits"`
 	TLS       `section:"TLS" note:"TLS is enabled when the directory contains 'tls.crt' and 'tls.key'. The metrics port has the same variables with another prefix, such as 'METRICS_PROMETHEUS_TLS_MIN_VERSION'. See [tls](tls.md)."`
-	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used with a warning."`
+	Logging   `section:"Logging" note:"If the configuration is invalid, the defaults are used with a warning." soft:"true"`
 	Signals   `section:"Metrics and request log" note:"If a value is invalid, the default is used with a warning." soft:"true"`
 	Telemetry `section:"Telemetry" note:"If a value is invalid, the default is used with a warning. Variables such as 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT' override the endpoint, the protocol and the headers for one signal. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
 
@@ -144,7 +144,7 @@ type TLS struct {
 // Logging configures the logger, which validates the values (docs/promises.md 3.9).
 type Logging struct {
 	LoggingConfig Text `envconfig:"SERVING_LOGGING_CONFIG" desc:"Configuration of the logger as JSON, as in the Knative ConfigMap config-logging."`
-	LoggingLevel  Text `envconfig:"SERVING_LOGGING_LEVEL" desc:"Minimum level of log messages, which overrides 'SERVING_LOGGING_CONFIG'."`
+	LoggingLevel  Word `envconfig:"SERVING_LOGGING_LEVEL" oneof:"debug,info,warn,warning,error,dpanic,panic,fatal" desc:"Minimum level of log messages, which overrides 'SERVING_LOGGING_CONFIG'."`
 }
 
 // Signals configures metrics and the request log with settings that Knative does not have.
@@ -181,7 +181,7 @@ type Telemetry struct {
 type MetricsTLS struct {
 	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"Certificate file. If this variable is set, the metrics are only served over TLS."`
 	Key          Text         `envconfig:"METRICS_PROMETHEUS_TLS_KEY" desc:"Private key file."`
-	ClientAuth   Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" desc:"Client certificates of scrapers: 'none', 'optional' or 'require'."`
+	ClientAuth   Word         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" oneof:"none,optional,require" desc:"Whether scrapers must present a client certificate."`
 	ClientCA     Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE" desc:"File with CA certificates for scrapers."`
 	MinVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MIN_VERSION" default:"1.3" desc:"Minimum TLS version of the metrics port."`
 	MaxVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MAX_VERSION" desc:"Maximum TLS version of the metrics port."`

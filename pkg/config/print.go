@@ -27,6 +27,18 @@ const (
 	fromOthers      = "derived" // derived from other settings, or set by the program
 )
 
+// Words returns the allowed words of a boolean or of a setting with a fixed set of words. It returns nil for
+// other settings. name is the name of the variable.
+func (c *Config) Words(name string) []string {
+	bound := *c // fields modifies its receiver
+	for _, f := range bound.fields() {
+		if s, isWord := f.setting.(interface{ words() []string }); isWord && f.Name() == name {
+			return s.words()
+		}
+	}
+	return nil
+}
+
 // Settings returns all settings in a fixed order. It hides the user, password, query and fragment of
 // URLs, the header values of probes, and the header fields for collectors.
 func (c *Config) Settings() []Setting {

@@ -283,7 +283,6 @@ func (in *reading) validateDrain() {
 
 // Values of METRICS_PROMETHEUS_TLS_CLIENT_AUTH.
 const (
-	noClients       = "none"
 	optionalClients = "optional"
 	requireClients  = "require"
 )
@@ -306,8 +305,8 @@ func (m *MetricsTLS) Validate() error {
 	switch {
 	case (m.Cert.V == "") != (m.Key.V == ""):
 		return fmt.Errorf("%s and %s: must be set together", m.Cert.Name(), m.Key.Name())
-	case auth != "" && auth != noClients && !verifies:
-		return fmt.Errorf("%s: %q: must be one of none, optional, require", m.ClientAuth.Name(), m.ClientAuth.V)
+	case auth != "" && m.ClientAuth.Check(auth) != nil:
+		return fmt.Errorf("%s: %w", m.ClientAuth.Name(), m.ClientAuth.Check(m.ClientAuth.V))
 	case verifies != (m.ClientCA.V != ""):
 		return fmt.Errorf("%s: requires %s=optional or %s=require", m.ClientCA.Name(), m.ClientAuth.Name(), m.ClientAuth.Name())
 	case m.ClientCA.V != "" && m.Cert.V == "":

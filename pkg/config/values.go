@@ -202,6 +202,7 @@ func (d *Duration) String() string {
 // Bool is true or false.
 type Bool struct{ Value[bool] }
 
+func (*Bool) words() []string           { return []string{"true", "false"} }
 func (*Bool) allowed() string           { return "true or false" }
 func (b *Bool) parse(text string) error { return b.assign(strconv.ParseBool(text)) }
 
@@ -232,11 +233,29 @@ func (c *Choice[T]) words() []string { return strings.Split(c.field.tag.Get("one
 func (c *Choice[T]) allowed() string { return "one of " + strings.Join(c.words(), ", ") }
 
 func (c *Choice[T]) parse(text string) error {
-	i := slices.IndexFunc(c.words(), func(word string) bool { return strings.EqualFold(word, text) })
+	i := c.index(text)
 	if i < 0 {
 		return errNotAllowed
 	}
 	return c.assign(T(c.words()[i]), nil)
+}
+
+// index returns the index of text in words, or -1.
+func (c *Choice[T]) index(text string) int {
+	return slices.IndexFunc(c.words(), func(word string) bool { return strings.EqualFold(word, text) })
+}
+
+// Word is a Choice that can contain any text. The package that uses the setting calls Check.
+type Word struct{ Choice[string] }
+
+func (w *Word) parse(text string) error { return w.assign(text, nil) }
+
+// Check returns an error if text is not one of the allowed words. Case is ignored.
+func (w *Word) Check(text string) error {
+	if w.index(text) < 0 {
+		return fmt.Errorf("%s: must be %s", quote(text), w.allowed())
+	}
+	return nil
 }
 
 // split returns the items of a comma-separated list without spaces around them and without empty

@@ -96,7 +96,7 @@ func overTCP(p corev1.ContainerPort) bool {
 // sidecar sends plain HTTP to the application.
 func (in *injection) checkPlainText() error {
 	if probedOverTLS(in.app, in.port) {
-		return refuse(SpeaksTLS, "a probe of container %s uses HTTPS on port %d, but the sidecar sends plain HTTP to the application; use the option %s to select a port for plain HTTP",
+		return refuse(SpeaksTLS, "a probe of container %s uses HTTPS on port %d, but the sidecar sends plain HTTP to the application; set the option %s to a port that serves plain HTTP",
 			in.app.Name, in.port.ContainerPort, portOption)
 	}
 	if tlsName.MatchString(in.port.Name) {

@@ -34,7 +34,7 @@ func decodeInto(value, object any) error {
 }
 
 // checkLists validates the container fields that decodeTemplate does not decode. It returns an error if
-// a field is not a list, or if an item has the wrong type.
+// a field is not a list, or if an item, or the name or the value of a variable, has the wrong type.
 func checkLists(template any) error {
 	for _, list := range []string{"containers", "initContainers"} {
 		for i, container := range listAt(template, "spec", list) {
@@ -43,6 +43,14 @@ func checkLists(template any) error {
 				t, _ := memberOf(nil, key, reflect.TypeFor[corev1.Container]())
 				if err := checkList(path.Child(key), At(container, key), t); err != nil {
 					return err
+				}
+			}
+			for i, variable := range listAt(container, "env") {
+				for _, key := range []string{"name", "value"} {
+					value := At(variable, key)
+					if _, isString := value.(string); value != nil && !isString {
+						return invalidValue(path.Child("env").Index(i).Child(key), value, reflect.TypeFor[string]())
+					}
 				}
 			}
 		}
@@ -117,11 +125,16 @@ func findInvalid(path *field.Path, value any, t reflect.Type) error {
 // invalidValue returns the error for a value that cannot be decoded into the type t.
 func invalidValue(path *field.Path, value any, t reflect.Type) error {
 	text := fmt.Sprintf("must be %s, but is %s", describeType(t), describeValue(value))
-	switch value.(type) {
-	case bool, json.Number:
-		if t.Kind() == reflect.String {
-			text += "; put the value in quotes"
-		}
+	content, isString := value.(string)
+	_, isNumber := value.(json.Number)
+	_, isBool := value.(bool)
+	switch {
+	case isString && json.Unmarshal([]byte(content), reflect.New(t).Interface()) == nil:
+		text += "; remove the quotes"
+	case (isNumber || isBool) && t.Kind() == reflect.String:
+		text += "; put the value in quotes"
+	case isNumber && (t.Kind() == reflect.Int32 || t.Kind() == reflect.Int64) && !strings.ContainsAny(fmt.Sprint(value), ".eE"):
+		text += "; the number is out of range"
 	}
 	if path == nil {
 		return errors.New(text)
@@ -181,9 +194,7 @@ func describeType(t reflect.Type) string {
 		return "true or false"
 	case reflect.String:
 		return "a string"
-	case reflect.Int32:
-		return "a 32-bit integer"
-	case reflect.Int64:
+	case reflect.Int32, reflect.Int64:
 		return "an integer"
 	}
 	return "a map"

@@ -503,7 +503,7 @@ func (in *injection) checkPod() error {
 	case in.pod.RestartPolicy != "" && in.pod.RestartPolicy != corev1.RestartPolicyAlways && !in.native:
 		return skip(Ends, "restartPolicy %s: the pod cannot complete while the sidecar is running; set the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
 	case len(in.pod.Containers) == 0:
-		return refuse(Unreadable, "the pod has no containers")
+		return refuse(Unreadable, "the pod has no containers; if the document is a patch, inject the output of kustomize build instead")
 	}
 	return in.checkNames()
 }

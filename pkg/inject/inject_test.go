@@ -314,6 +314,27 @@ func TestHeadlessServiceReturnsWarning(t *testing.T) {
 	}
 }
 
+func TestUnchangedServiceTextContainsReason(t *testing.T) {
+	pods := func(port string) Pods {
+		pod := parse(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":`+port+`}]}]}}`)
+		return Pods{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(pod, nil)}
+	}
+	for _, c := range []struct {
+		target, otherPort string
+		want              string
+	}{
+		{`"http"`, "8080", "the Service already uses the port name http"},
+		{`9000`, "8080", "the Service does not use application port 8080"},
+		{`"admin"`, "8080", "the Service does not use application port 8080"},
+		{`8080`, "9000", "the Service selects pods with different ports"},
+	} {
+		service := parse(t, `{"spec":{"selector":{"app":"web"},"ports":[{"port":80,"targetPort":`+c.target+`}]}}`)
+		out, _ := FollowService(service, []Pods{pods("8080"), pods(c.otherPort)}, Workloads)
+		harness.Equal(t, out.Text, c.want, c.target)
+		harness.Equal(t, out.Reason, Unaffected, c.target)
+	}
+}
+
 // portNamed returns the port to which a Service resolves a name, or 0. It searches the containers
 // and then the restartable init containers, as Kubernetes 1.33 does.
 func portNamed(pod corev1.PodSpec, name string) int32 {

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -37,7 +36,8 @@ type Option struct {
 
 	operator bool                    // only the operator can set the option; annotations cannot
 	variable string                  // environment variable of the sidecar that defines the syntax and the default, or ""
-	check    func(text string) error // nil if all strings are valid, or if variable defines the syntax
+	words    []string                // the allowed values, or nil if there is no fixed set of values or variable defines them
+	check    func(text string) error // nil if all strings are valid, or if words or variable define the syntax
 }
 
 // Env returns the name of the injector's environment variable that sets the option.
@@ -56,6 +56,15 @@ func (o Option) Annotation() string {
 // Variable returns the name of the sidecar's environment variable that the option sets, or "" if
 // there is none.
 func (o Option) Variable() string { return o.variable }
+
+// Words returns the allowed values of the option, or nil if they are not a fixed set of words.
+func (o Option) Words() []string {
+	if o.words != nil || o.variable == "" {
+		return o.words
+	}
+	c := defaults()
+	return c.Words(o.variable)
+}
 
 // Names of the options that the code uses.
 const (
@@ -97,20 +106,21 @@ var table = allOptions()
 func allOptions() []Option {
 	const knative = "queue.sidecar.serving.knative.dev/"
 	c := defaults()
+	booleans := []string{"true", "false"} // isBoolean also accepts other forms
 	return []Option{
-		{Name: injectOption, Default: "true", check: isBoolean,
+		{Name: injectOption, Default: "true", words: booleans, check: isBoolean,
 			Text: "With `false`, the pod is not injected. The webhook uses the label."},
 		{Name: containerOption,
 			Text: "The container that receives the requests. Required if several containers are possible."},
 		{Name: portOption, check: isPortOrName,
 			Text: "The name or number of the port for requests. Required if several ports are possible, or if there is no evidence for HTTP."},
-		{Name: sureOption, Default: anyConfidence, check: isOneOf(string(High), anyConfidence),
+		{Name: sureOption, Default: anyConfidence, words: []string{string(High), anyConfidence},
 			Text: "The required confidence of the port. `high` refuses pods with low confidence."},
-		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
+		{Name: modeOption, Default: modeSidecar, words: []string{modeSidecar, modeNative},
 			Text: "`sidecar` adds a container. `native` adds an init container that keeps running (Kubernetes 1.29), which jobs require."},
 		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,
 			Text: "The image of the sidecar. `inject`, `serve` and `policy` require an image."},
-		{Name: pullOption, check: isOneOf("Always", "IfNotPresent", "Never"),
+		{Name: pullOption, words: []string{"Always", "IfNotPresent", "Never"},
 			Text: "The pull policy of the image."},
 
 		{Name: "concurrency", variable: c.Concurrency.Name(), Text: "The maximum number of concurrent requests to the application; 0 means no limit."},
@@ -127,7 +137,7 @@ func allOptions() []Option {
 		{Name: "exclude-user-agents", variable: c.ExcludeUserAgents.Name(), Text: "Prefixes of User-Agent that are not counted as load."},
 		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: c.FullDuplex.Name(),
 			Text: "Allow an HTTP/1.1 response to begin before the request is complete."},
-		{Name: "log-level", variable: c.LoggingLevel.Name(), check: isLevel, Text: "The minimum level of log messages."},
+		{Name: "log-level", variable: c.LoggingLevel.Name(), check: c.LoggingLevel.Check, Text: "The minimum level of log messages."},
 		{Name: settingsOption,
 			Text: "Other settings of the sidecar, as lines of `NAME=value`."},
 
@@ -147,7 +157,7 @@ func allOptions() []Option {
 		{Name: percentOption, Aliases: []string{knative + "resource-percentage", knative + "resourcePercentage"}, check: isPercentage,
 			Text: "The resources of the sidecar as a percentage of the resources of the application, within the limits of Knative. The other resource options override it."},
 
-		{Name: metricsOption, Default: "true", check: isBoolean,
+		{Name: metricsOption, Default: "true", words: booleans, check: isBoolean,
 			Text: "Add the missing `prometheus.io/` annotations."},
 
 		{Name: lockOption, operator: true,
@@ -310,6 +320,11 @@ func (o Option) validate(text string) error {
 		return nil
 	case o.check != nil:
 		return o.check(text)
+	case o.words != nil:
+		if !slices.Contains(o.words, text) {
+			return fmt.Errorf("%q: must be one of %s", text, strings.Join(o.words, ", "))
+		}
+		return nil
 	case o.Name == settingsOption:
 		_, err := settings(text)
 		return err
@@ -479,23 +494,6 @@ func isPort(text string) error {
 func isPortOrName(text string) error {
 	if isPort(text) != nil && len(validation.IsValidPortName(text)) > 0 {
 		return fmt.Errorf("%.64q: must be a port name or a port number from 1 to 65535", text)
-	}
-	return nil
-}
-
-func isOneOf(words ...string) func(string) error {
-	return func(text string) error {
-		if !slices.Contains(words, text) {
-			return fmt.Errorf("%q: must be one of %s", text, strings.Join(words, ", "))
-		}
-		return nil
-	}
-}
-
-// isLevel returns an error if the sidecar does not support the level. The case is ignored.
-func isLevel(text string) error {
-	if _, err := zapcore.ParseLevel(text); err != nil {
-		return fmt.Errorf("%q: must be one of debug, info, warn, error, dpanic, panic, fatal", text)
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func TestSetRejectsInvalidOptions(t *testing.T) {
 		{"concurency", "1", `unknown option "concurency": did you mean "concurrency"?`},
 		{"xyzzy-plugh-what", "1", `unknown option "xyzzy-plugh-what"`},
 		{"concurrency", "-1", `"-1": must be an integer from 0 to 1000000`},
-		{"log-level", "loud", `"loud": must be one of debug, info, warn, error, dpanic, panic, fatal`},
+		{"log-level", "loud", `"loud": must be one of debug, info, warn, warning, error, dpanic, panic, fatal`},
 		{"mode", "ambient", `"ambient": must be one of sidecar, native`},
 		{"inject", "perhaps", `"perhaps": must be true or false`},
 		{"admin-port", "0", `"0": must be a port from 1 to 65535`},

@@ -252,20 +252,24 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 // pods that the Service selects, and like is the outcome for one of the injected pods. The first
 // change is the status annotation.
 func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, to intstr.IntOrString, text string) Outcome {
-	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "the Service uses the port name, or does not target the application port"}
+	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: fmt.Sprintf("the Service does not use application port %d", like.AppPort)}
 	other := slices.IndexFunc(selected, func(p Pods) bool {
 		o := p.Outcome.sidecar()
 		return o == nil || o.AppPort != like.AppPort || o.ServingPort != like.ServingPort
 	})
 	for i, p := range s.Spec.Ports {
 		target := targetOf(p)
-		if s.Spec.ClusterIP == corev1.ClusterIPNone && target.StrVal != "" && target.StrVal == like.PortName {
-			out.Warnings = append(out.Warnings, like.headlessWarning())
+		if target.StrVal != "" && target.StrVal == like.PortName {
+			out.Text = fmt.Sprintf("the Service already uses the port name %s", like.PortName)
+			if s.Spec.ClusterIP == corev1.ClusterIPNone {
+				out.Warnings = append(out.Warnings, like.headlessWarning())
+			}
 		}
 		if target.StrVal != "" || target.IntVal != like.AppPort || p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			continue
 		}
 		if other >= 0 {
+			out.Text = "the Service selects pods with different ports"
 			out.Warnings = append(out.Warnings, fmt.Sprintf("targetPort %d was not changed, because the Service also selects %s, which has a different sidecar port; requests bypass the sidecar",
 				like.AppPort, selected[other].Owner))
 			continue

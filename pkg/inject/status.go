@@ -145,7 +145,7 @@ func Uninject(template any) Outcome {
 	text, injected := t.Annotations[StatusAnnotation]
 	switch {
 	case !injected && hasContainer(t.Spec, SidecarName):
-		return Outcome{Verdict: Skipped, Reason: HasQueueProxy, Text: "container " + SidecarName + " was not injected: the pod has no annotation " + StatusAnnotation}
+		return Outcome{Verdict: Skipped, Reason: HasQueueProxy, Text: "container " + SidecarName + " was not added by the injector, or the annotation " + StatusAnnotation + " was removed"}
 	case !injected:
 		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "not injected"}
 	}
@@ -174,11 +174,12 @@ func revertChanges(object any, text string, traces []trace) Outcome {
 	if err := checkUndo(object, s.Undo, traces); err != nil {
 		return refused("annotation %s is not a valid injection status: %v; the object was not changed", StatusAnnotation, err)
 	}
-	out := Outcome{Verdict: Uninjected, Text: "the original object is restored"}
+	out := Outcome{Verdict: Uninjected, Text: "the changes of the injector are undone"}
 	copied := copies{}
 	for _, c := range s.Undo {
 		after, err := copied.apply(object, c)
 		if err != nil { // skip a change that has no effect
+			out.Text = "the changes of the injector are partly undone"
 			out.Warnings = append(out.Warnings, fmt.Sprintf("the original value cannot be restored: %v", err))
 			continue
 		}

@@ -149,3 +149,18 @@ func TestLongStatusNeedsLittleMemory(t *testing.T) {
 		t.Errorf("got %d MiB allocated, want at most %d", got>>20, most>>20)
 	}
 }
+
+func TestUninjectTextDescribesResult(t *testing.T) {
+	const port = `{"path":"/spec/containers/web/ports/user-port/name","was":"http"}`
+	renamed := injectedPod(t, validStatus(port))
+	At(renamed, "spec", "containers", "web", "ports", "user-port").(map[string]any)["name"] = "other"
+	unknown := injectedPod(t, validStatus())
+	delete(At(unknown, "metadata", "annotations").(map[string]any), StatusAnnotation)
+	for want, pod := range map[string]any{
+		"the changes of the injector are undone":                                                                    injectedPod(t, validStatus(port)),
+		"the changes of the injector are partly undone":                                                             renamed,
+		"container queue-proxy was not added by the injector, or the annotation queue-proxy.dev/status was removed": unknown,
+	} {
+		harness.Equal(t, Uninject(pod).Text, want)
+	}
+}

@@ -2,6 +2,7 @@ package inject
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -14,7 +15,7 @@ import (
 func Template(object any) (path []string, ok bool) {
 	group, kind := groupOf(object), Text(object, "kind")
 	if path, ok = templateOf(group, kind); ok {
-		return path, len(path) == 0 || At(object, path...) != nil
+		return path, len(path) == 0 || missingIn(object, path) == nil
 	}
 	if len(listAt(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
 		return []string{"spec", "template"}, true
@@ -33,6 +34,21 @@ func templateOf(group, kind string) (path []string, ok bool) {
 		return []string{"spec", "jobTemplate", "spec", "template"}, true
 	}
 	return nil, false
+}
+
+// missingIn returns the path of the pod template or of its containers if the object does not have them,
+// because it is a patch. Otherwise, it returns nil. path is the path of the template.
+func missingIn(object any, path []string) []string {
+	template := At(object, path...)
+	if template == nil {
+		return path
+	}
+	members, isMap := template.(map[string]any)
+	spec, hasSpec := members["spec"].(map[string]any)
+	if isMap && (hasSpec || members["spec"] == nil) && spec["containers"] == nil {
+		return slices.Concat(path, []string{"spec", "containers"})
+	}
+	return nil
 }
 
 // groupOf returns the API group of an object. It is "" for the core group.
@@ -60,7 +76,7 @@ func Leave(object any) Outcome {
 	}
 	out := Outcome{Verdict: Skipped, Reason: NoPods, Text: kind + " does not create pods"}
 	if path, ok := templateOf(group, kind); ok {
-		out.Text = fmt.Sprintf("the %s has no %s", kind, strings.Join(path, "."))
+		out.Text = fmt.Sprintf("the %s has no %s", kind, strings.Join(missingIn(object, path), "."))
 		out.Warnings = []string{out.Text + "; if the document is a patch, inject the output of kustomize build instead"}
 		return out
 	}

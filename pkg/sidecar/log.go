@@ -33,7 +33,8 @@ func NewLogger(c *config.Config) (_ *zap.Logger, _ zap.AtomicLevel, warnings []s
 		}
 	}
 	if c.LoggingLevel.V != "" {
-		if level, err := zapcore.ParseLevel(c.LoggingLevel.V); err != nil {
+		level, err := zapcore.ParseLevel(c.LoggingLevel.V)
+		if err = cmp.Or(c.LoggingLevel.Check(c.LoggingLevel.V), err); err != nil {
 			warn(c.LoggingLevel.Name(), err, z.Level)
 		} else {
 			z.Level = zap.NewAtomicLevelAt(level)

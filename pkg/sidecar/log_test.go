@@ -155,6 +155,15 @@ func TestInvalidLoggingConfigUsesDefaults(t *testing.T) {
 	}
 }
 
+func TestLoggerSupportsAllowedLevels(t *testing.T) {
+	for _, level := range []string{"debug", "info", "warn", "warning", "error", "dpanic", "panic", "fatal", "INFO", "Warn"} {
+		c := config.Default()
+		c.LoggingLevel.V = level
+		_, _, warnings := NewLogger(c)
+		harness.Equal(t, warnings, nil, level)
+	}
+}
+
 // An output blocks when its reader has stopped and the pipe is full.
 func TestBlockedLogOutputDropsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")

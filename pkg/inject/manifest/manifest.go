@@ -114,7 +114,7 @@ func (r *Result) Object() string {
 // and Uninject contain the errors of the documents.
 func Parse(name string, text []byte) *File {
 	f := &File{Name: name}
-	if err := checkEncoding(text); err != nil { // the editor of the text only supports UTF-8
+	if err := checkEncoding(text); err != nil {
 		f.documents = []*document{{file: name, line: 1, text: text, err: err}}
 		return f
 	}
@@ -159,13 +159,13 @@ func startsObject(text []byte) bool {
 // decode sets the node and the value of the document. It sets err if the document is invalid. The
 // caller calls release after use.
 func (d *document) decode() {
-	if d.node != nil || d.marks || d.in != nil && !d.isItem || errors.Is(d.err, errUTF16) || errors.Is(d.err, errUTF32) {
+	if d.node != nil || d.marks || d.in != nil && !d.isItem || isFormatError(d.err) {
 		return
 	}
 	d.node, d.value, d.err = d.read(d.text)
 	d.empty = d.node == nil && d.err == nil
-	if d.err != nil && (d.node == nil || errors.Is(d.err, errKey)) && isHelmTemplate(d.text) {
-		d.err = errHelmTemplate
+	if format := d.format(); format != nil {
+		d.err = format
 	}
 	d.other = d.err != nil && d.isOther()
 }
@@ -200,43 +200,6 @@ func retain(files []*File) (release func()) {
 			d.release()
 		}
 	}
-}
-
-// Errors for files that are not manifests.
-var (
-	errUTF16        = errors.New("the file is encoded in UTF-16; convert it to UTF-8, for example with iconv -f UTF-16 -t UTF-8")
-	errUTF32        = errors.New("the file is encoded in UTF-32; convert it to UTF-8, for example with iconv -f UTF-32 -t UTF-8")
-	errHelmTemplate = errors.New("the document is a Helm template ({{ ... }}); inject the output of helm template instead, or use the injector as a post-renderer")
-)
-
-// checkEncoding returns an error for a file that begins with a byte order mark or an ASCII character
-// in UTF-16 or UTF-32.
-func checkEncoding(text []byte) error {
-	if len(text) >= 4 {
-		mark := string(text[:4])
-		ascii := strings.Trim(mark, "\x00")
-		if mark == "\xff\xfe\x00\x00" || mark == "\x00\x00\xfe\xff" || len(ascii) == 1 && (mark[0] != 0 || mark[3] != 0) {
-			return errUTF32
-		}
-	}
-	if len(text) < 2 {
-		return nil
-	}
-	a, b := text[0], text[1]
-	if a == 0xFE && b == 0xFF || a == 0xFF && b == 0xFE || (a == 0) != (b == 0) {
-		return errUTF16
-	}
-	return nil
-}
-
-// isHelmTemplate reports whether a text contains an action of a Go template. It returns false for
-// programs and archives, which can contain the same bytes.
-func isHelmTemplate(text []byte) bool {
-	if bytes.ContainsRune(text, 0) || !utf8.Valid(text) {
-		return false
-	}
-	_, rest, found := bytes.Cut(text, []byte("{{"))
-	return found && bytes.Contains(rest, []byte("}}"))
 }
 
 // split splits a file into documents. A document begins at a --- line, after a ... line, or at a
@@ -728,7 +691,7 @@ func (d *document) takeChanges() (changes []inject.Change, changed []*Result) {
 // isOther reports whether a document with an error has no effect on the injection, because it is
 // not a workload, a Service or a List. If a key is repeated, both values are examined.
 func (d *document) isOther() bool {
-	if d.node == nil || errors.Is(d.err, errHelmTemplate) {
+	if d.node == nil || isFormatError(d.err) {
 		return false
 	}
 	for _, first := range []bool{true, false} {

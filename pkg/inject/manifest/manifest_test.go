@@ -552,12 +552,30 @@ func TestUnreadableFileErrorStatesItsFormat(t *testing.T) {
 		"a tab in a value and a bad token": {strings.Replace(pod, "metadata: {name: web}", "a: |\n  x\n  \ty\nmetadata: @", 1), "reserved character"},
 		"a Helm template":                  {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: {{ .Release.Name }}\nspec:\n  {{- toYaml .Values.spec | nindent 2 }}\n", "helm template"},
 		"a program that contains braces":   {"\x7fELF\x02\x00{{ x }}\x00", "control character"},
+		"a gzip file":                      {"\x1f\x8b\x08\x00\x00\x00\x00\x00", "decompress"},
+		"a ZIP file":                       {"PK\x03\x04\x14\x00", "decompress"},
+		"an HTML page":                     {"<html>\n<head><title>502 Bad Gateway</title></head>\n</html>\n", "HTML"},
+		"an HTML page with a colon":        {"\ufeff\n<!DOCTYPE html>\n<p>nginx: error</p>\n", "HTML"},
+		"an HTML page after a mark":        {"---\n<p>error</p>\n", "HTML"},
+		"a message":                        {"The connection to the server localhost:8080 was refused\n", "message of a program"},
+		"a message of Helm":                {"Error: INSTALLATION FAILED: chart not found\n", "message of a program"},
+		"a message of Helm with one colon": {"Error: chart not found\n", "message of a program"},
+		"a message of kubectl":             {"Error from server (NotFound): deployments.apps \"web\" not found\n", "message of a program"},
+		"a warning of Helm":                {"WARNING: file is group-readable. Location: /config\n", "message of a program"},
 		"a Helm expression as a value":     {strings.Replace(pod, "name: web}\n", "name: {{ .Values.name }}}\n", 1), "helm template"},
 	} {
 		results := Inject([]*File{Parse("f.yaml", []byte(c.text))}, nil, inject.Services)
 		if len(results) != 1 || results[0].Verdict != inject.Refused || results[0].Reason != inject.Unreadable || !strings.Contains(results[0].Text, c.want) {
 			t.Errorf("%s: got %+v, want one unreadable document with %q", name, results[0].Outcome, c.want)
 		}
+	}
+}
+
+// A file of values can contain the words of a message, and a manifest can begin with a merge key.
+func TestMapIsNoMessage(t *testing.T) {
+	for _, text := range []string{"error: x\nname: web\n", "error:\n  page: x\n", "<<: {a: b}\n", "<html>: x\n"} {
+		results := Inject([]*File{Parse("f.yaml", []byte(text))}, nil, inject.Services)
+		harness.Equal(t, results[0].Text, "not a Kubernetes object", text)
 	}
 }
 

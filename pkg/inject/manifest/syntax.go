@@ -2,8 +2,10 @@ package manifest
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sort"
 	"strconv"
@@ -89,6 +91,9 @@ func (d *document) describe(err error, n int, text string) (line int, descriptio
 	if line := d.conflict(); line > 0 {
 		return line, "the line is a conflict marker of git; resolve the merge conflict"
 	}
+	if d.isIncompleteJSON() {
+		return len(linesOf(d.text)), "the JSON ends before the last closing brace; the file may be incomplete"
+	}
 	var found syntaxError
 	for _, e := range syntaxErrors() {
 		if slices.ContainsFunc(e.words, func(word string) bool { return strings.Contains(text, word) }) {
@@ -121,6 +126,12 @@ func (d *document) describe(err error, n int, text string) (line int, descriptio
 		return n, "the YAML syntax is invalid: " + text
 	}
 	return n, found.text
+}
+
+// isIncompleteJSON reports whether the document is the beginning of a JSON object.
+func (d *document) isIncompleteJSON() bool {
+	var value json.RawMessage
+	return startsObject(d.text) && errors.Is(json.NewDecoder(bytes.NewReader(d.text)).Decode(&value), io.ErrUnexpectedEOF)
 }
 
 // conflict returns the number of the first line that begins with a conflict marker of git, or 0.

@@ -24,6 +24,8 @@ func TestSyntaxErrorHasLineAndCause(t *testing.T) {
 		{"a: b\nc: d: e\n", 2, `the line contains an unexpected ": "; check the indentation, and put a string that contains ": " in quotes`},
 		{"a: 1\nb: [1, 2\nc: d\n", 2, "invalid list in brackets; check the commas, the quotes and the closing ]"},
 		{"{\"a\": 1,\n\"b\" 2}\n", 2, "invalid map in braces; check the commas, the quotes and the closing }"},
+		{"{\"a\": 1,\n\"b\": {", 2, "the JSON ends before the last closing brace; the file may be incomplete"},
+		{"{\"a\": 1,\n\"b\": \"c", 2, "the JSON ends before the last closing brace; the file may be incomplete"},
 		{"a: 1\nb: \"x\nc: 1\n", 2, "the closing quote of a string is missing"},
 		{"a: \"x\nc: 1\n", 1, "the closing quote of a string is missing"},
 		{"a: 1\nb: @x\n", 2, "a value starts with a reserved character, such as @, % or `; put the value in quotes"},
