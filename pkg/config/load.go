@@ -184,9 +184,6 @@ func (f *field) decode(name, text string) {
 		}
 	default:
 		problem := f.quote(text) + ": must be " + f.allowed()
-		if errors.Is(err, errNegative) || errors.Is(err, errTooLong) {
-			problem = f.quote(text) + ": " + err.Error()
-		}
 		if f.soft {
 			f.replaced = append(f.replaced, name+": "+problem)
 		} else {
