@@ -393,7 +393,7 @@ func TestReadReportsInvalidValueOnce(t *testing.T) {
 
 func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 	bad := map[string]string{
-		"METRICS_NAMES": "x", "METRICS_NATIVE_HISTOGRAMS": "x", "METRICS_MERGE_PORT": "65536", "REQUEST_LOG": "x", "REQUEST_LOG_ERRORS_ONLY": "x",
+		"METRICS_NAMES": "x", "METRICS_NATIVE_HISTOGRAMS": "x", "METRICS_MERGE_PORT": "65536", "METRICS_MERGE_PATH": "metrics", "REQUEST_LOG": "x", "REQUEST_LOG_ERRORS_ONLY": "x",
 		"REQUEST_LOG_SLOWER_THAN": "-1s", "REQUEST_LOG_SAMPLE": "0",
 		"ENABLE_PROFILING": "x", "SERVING_ENABLE_REQUEST_LOG": "x", "SERVING_ENABLE_PROBE_REQUEST_LOG": "x",
 		"SERVING_REQUEST_METRICS_BACKEND": "stackdriver", "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS": "-1",
@@ -426,6 +426,19 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 		if len(warnings) != 1 || warnings[0] != want {
 			t.Errorf("%s=%s: got warnings %q, want %q", f.Name(), value, warnings, want)
 		}
+	}
+}
+
+func TestReadReplacesInvalidMergePath(t *testing.T) {
+	for path, valid := range map[string]bool{
+		"/": true, "/stats?format=prometheus": true, "/a%20b": true,
+		"stats": false, "http://localhost/stats": false, "/stats#b": false, "/%zz": false, "/a\x7f": false,
+	} {
+		want := path
+		if !valid {
+			want = "/metrics"
+		}
+		harness.Equal(t, read(t, "METRICS_MERGE_PATH", path).MergePath.V, want, path)
 	}
 }
 

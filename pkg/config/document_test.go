@@ -66,7 +66,7 @@ func TestGuideExamplesAreValid(t *testing.T) {
 }
 
 func TestGuideShowsCurrentErrors(t *testing.T) {
-	_, err := Read([]EnvVar{{"CONTAINER_CONCURRENCY", "-1"}, {"QUEUE_TIMEOUT_SECONDS", "soon"}})
+	_, err := Read([]EnvVar{{"CONTAINER_CONCURRENCY", "-1"}, {"QUEUE_TIMEOUT_SECONDS", "5 s"}})
 	if err == nil {
 		t.Fatal("got no error, want two lines")
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -193,6 +194,19 @@ type Text struct{ Value[string] }
 
 func (*Text) allowed() string           { return "a string" }
 func (t *Text) parse(text string) error { return t.assign(text, nil) }
+
+// URLPath is the path of a URL with an optional query.
+type URLPath struct{ Value[string] }
+
+func (*URLPath) allowed() string { return "a URL path with a leading / and without #" }
+
+func (p *URLPath) parse(text string) error {
+	_, err := url.Parse("http://localhost" + text)
+	if err != nil || text[0] != '/' || strings.Contains(text, "#") {
+		return errNotAllowed
+	}
+	return p.assign(text, nil)
+}
 
 // Choice is one of the words in the tag "oneof". Case is ignored.
 type Choice[T ~string] struct{ Value[T] }
