@@ -333,7 +333,8 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"QUEUE_SERVING_PORT", "8112", "different from QUEUE_SERVING_TLS_PORT"},
 	{"USER_PORT", "9090", "different from AUTOSCALER_PORT"},
 	{"QUEUE_PROXY_TLS_MAX_VERSION", "1.2", "at least QUEUE_PROXY_TLS_MIN_VERSION, which is 1.3"},
-	{"DRAIN_MIN", "28s", "at most DRAIN_DEADLINE, which is 27s"},
+	{"DRAIN_MIN", "60s", "at most DRAIN_DEADLINE, which is 27s"},
+	{"ADMIN_PORT", "0x1F90", "different from USER_PORT"},
 }
 
 func TestReadErrorListsAllowedValues(t *testing.T) {
