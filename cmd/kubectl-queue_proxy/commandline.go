@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -121,14 +123,16 @@ func (line *commandLine) connect() (*plugin.Client, string, error) {
 func (line *commandLine) requireServer() error {
 	loader := line.kube.ToRawKubeConfigLoader()
 	raw, err := loader.RawConfig()
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // the file of --kubeconfig
+	case err != nil:
 		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	if !api.IsConfigEmpty(&raw) || *line.kube.APIServer != "" {
+	case !api.IsConfigEmpty(&raw) || *line.kube.APIServer != "":
 		return nil
-	}
-	if _, err := rest.InClusterConfig(); err == nil {
-		return nil
+	default:
+		if _, err := rest.InClusterConfig(); err == nil {
+			return nil
+		}
 	}
 	files := strings.Join(loader.ConfigAccess().GetLoadingPrecedence(), ", ")
 	return fmt.Errorf("the kubeconfig %s is missing or empty; use --kubeconfig or KUBECONFIG to select another file", files)
