@@ -75,8 +75,7 @@ Exit codes:
 `,
 		Example: `  injector check
   injector check -n shop -o json | jq -r '.categories[].checks[] | select(.result == "error")'`,
-		Args:    cli.NoArguments(""),
-		PreRunE: func(*cobra.Command, []string) error { return cli.NotNegative("timeout", k.timeout) },
+		Args: cli.NoArguments(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, flag := range [][2]string{{"--kubeconfig", kubeconfig}, {"--context", kubeContext}} {
 				if flag[1] != "" {
@@ -106,7 +105,7 @@ Exit codes:
 	flags.StringVar(&options.Secret, "secret", "queue-proxy-injector-certificate", "`name` of the Secret with the certificate of the webhook")
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "`file` that contains the kubeconfig")
 	flags.StringVar(&kubeContext, "context", "", "`name` of the kubeconfig context")
-	flags.DurationVar(&k.timeout, "timeout", 30*time.Second, "time limit for each request to the API server")
+	cli.Duration(flags, &k.timeout, "timeout", 30*time.Second, 0, "time limit for each request to the API server")
 	cli.Exclusive(cmd, "namespace", "all-namespaces")
 	return cmd
 }

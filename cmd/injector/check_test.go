@@ -61,6 +61,6 @@ func TestServeWithoutCertificateLogsWarning(t *testing.T) {
 func TestCheckRequiresKubectl(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, report, code := injector(t, "check", "")
-	harness.Equal(t, report, "injector: read the version of the API server: kubectl is not in the PATH\n")
+	harness.Equal(t, report, "injector: cannot read the version of the API server: kubectl is not in the PATH\n")
 	harness.Equal(t, code, failed, "exit code")
 }

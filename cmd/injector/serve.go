@@ -62,7 +62,7 @@ Exit codes:
 			if s.selfManaged && s.namespace == "" {
 				return errors.New("--self-managed requires --namespace or the environment variable POD_NAMESPACE")
 			}
-			return cmp.Or(checkAddress("addr", s.addr), checkAddress("metrics-addr", s.metricsAddr), cli.NotNegative("linger", s.linger))
+			return cmp.Or(checkAddress("addr", s.addr), checkAddress("metrics-addr", s.metricsAddr))
 		},
 		RunE: func(*cobra.Command, []string) error { return c.serve(s) },
 	}
@@ -78,7 +78,7 @@ Exit codes:
 	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "`name` of the MutatingWebhookConfiguration (used with --self-managed)")
 	cli.Choice(cmd, &s.onRefusal, "on-refusal", "", "action for a pod that cannot be injected according to the annotations", "deny", "allow")
 	flags.BoolVar(&s.events, "events", false, "create events for workloads without a sidecar if the namespace has the label of the injector")
-	flags.DurationVar(&s.linger, "linger", 5*time.Second, "time to accept new reviews after SIGTERM")
+	cli.Duration(flags, &s.linger, "linger", 5*time.Second, 0, "time to accept new reviews after SIGTERM")
 	c.optionFlags(cmd)
 	return cmd
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -121,14 +123,16 @@ func (line *commandLine) connect() (*plugin.Client, string, error) {
 func (line *commandLine) requireServer() error {
 	loader := line.kube.ToRawKubeConfigLoader()
 	raw, err := loader.RawConfig()
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // the file of --kubeconfig
+	case err != nil:
 		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	if !api.IsConfigEmpty(&raw) || *line.kube.APIServer != "" {
+	case !api.IsConfigEmpty(&raw) || *line.kube.APIServer != "":
 		return nil
-	}
-	if _, err := rest.InClusterConfig(); err == nil {
-		return nil
+	default:
+		if _, err := rest.InClusterConfig(); err == nil {
+			return nil
+		}
 	}
 	files := strings.Join(loader.ConfigAccess().GetLoadingPrecedence(), ", ")
 	return fmt.Errorf("the kubeconfig %s is missing or empty; use --kubeconfig or KUBECONFIG to select another file", files)
@@ -175,10 +179,8 @@ colors.
 			switch {
 			case line.everywhere && *line.kube.Namespace != "":
 				return fmt.Errorf("--all-namespaces and --namespace cannot be used together")
-			case line.interval < minInterval:
-				return fmt.Errorf("--interval: %v is less than %v", line.interval, minInterval)
 			case line.window < line.interval || line.window > maxWindow:
-				return fmt.Errorf("--window: %v is not in the range %v (--interval) to %v", line.window, line.interval, maxWindow)
+				return fmt.Errorf("--window: %q: must be from %v (--interval) to %v", line.window, line.interval, maxWindow)
 			}
 			return nil
 		},
@@ -195,8 +197,8 @@ colors.
 	cli.Choice(cmd, &line.by, "by", "", "objects in the rows", byPod, byWorkload)
 	flags.StringVar(&line.filter, "filter", "", "show only rows that contain this string")
 	flags.BoolVar(&line.once, "once", false, "print once, as plain text")
-	flags.DurationVar(&line.interval, "interval", defaultInterval, "interval of the requests to a sidecar (minimum 1s)")
-	flags.DurationVar(&line.window, "window", defaultWindow, "time window for REQ/S and P99 (maximum 5m)")
+	cli.Duration(flags, &line.interval, "interval", defaultInterval, minInterval, "interval of the requests to a sidecar (minimum 1s)")
+	cli.Duration(flags, &line.window, "window", defaultWindow, 0, "time window for REQ/S and P99 (maximum 5m)")
 	return cmd
 }
 

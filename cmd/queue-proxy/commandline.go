@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/queue-proxy/queue-proxy/pkg/message"
@@ -17,7 +18,7 @@ the number of concurrent requests and queues the rest, checks whether the applic
 drains before the pod ends.
 
 Usage:
-  queue-proxy [serve]                run the sidecar
+  queue-proxy [serve]                run the sidecar; serve is the default command
   queue-proxy why [-o text|json]     print the readiness of the pod and the result of each probe
   queue-proxy config [-o text|json]  print the settings with sources and warnings;
                                      with -changed, omit settings that have their defaults
@@ -26,8 +27,8 @@ Usage:
 
 Flags for the exec probes of Knative 0.8 to 0.25:
   -probe-period TIME, -probe-timeout TIME
-        wait until the sidecar is ready, or until the time expires; TIME is a duration or a number
-        of seconds; 0 means 10s
+        wait until the running sidecar is ready, or until the time expires; TIME is a duration or
+        a number of seconds; 0 means 10s; a flag with a negative value is ignored
 
 The settings are environment variables. The command 'queue-proxy config' lists the settings. The
 file docs/configuration.md describes the settings.
@@ -81,7 +82,7 @@ func parse(args []string) (commandLine, error) {
 	case errors.Is(err, flag.ErrHelp):
 		return commandLine{command: "help"}, nil
 	case err != nil:
-		return line, suggestFlag(flags, err)
+		return line, describeFlagError(flags, err)
 	case *showVersion:
 		return commandLine{command: "version"}, nil
 	case name == "" && line.probe.given():
@@ -103,7 +104,7 @@ func (line commandLine) parseCommand(args []string) (commandLine, error) {
 		flags.Func("o", "", func(format string) error {
 			line.asJSON = format == "json"
 			if !line.asJSON && format != "text" {
-				return errors.New("must be text or json")
+				return errors.New("must be one of text, json")
 			}
 			return nil
 		})
@@ -118,7 +119,7 @@ func (line commandLine) parseCommand(args []string) (commandLine, error) {
 		line.command = "help"
 		return line, nil
 	case err != nil:
-		return line, fmt.Errorf("%s: %w", line.command, suggestFlag(flags, err))
+		return line, fmt.Errorf("%s: %w", line.command, describeFlagError(flags, err))
 	case line.command == "help" && len(rest) > 0:
 		if !slices.Contains(commandNames(), rest[0]) {
 			return line, fmt.Errorf("help: %w", message.UnknownWord("command", rest[0], commandNames()))
@@ -131,16 +132,30 @@ func (line commandLine) parseCommand(args []string) (commandLine, error) {
 	return line, nil
 }
 
-// suggestFlag adds the name of a similar flag, if there is one, to the error for an unknown flag. It returns other
-// errors unchanged.
-func suggestFlag(flags *flag.FlagSet, err error) error {
-	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: ") // the error has no type
-	if !unknown {
+// describeFlagError returns an error in the form that all programs use. The error for an unknown flag contains the name
+// of a similar flag. The errors of package flag have no types.
+func describeFlagError(flags *flag.FlagSet, err error) error {
+	text := err.Error()
+	if name, ok := strings.CutPrefix(text, "flag provided but not defined: "); ok {
+		var known []string
+		flags.VisitAll(func(f *flag.Flag) { known = append(known, "-"+f.Name) })
+		return message.UnknownWord("flag", name, known)
+	}
+	if name, ok := strings.CutPrefix(text, "flag needs an argument: "); ok {
+		return fmt.Errorf("%s: a value is required", name)
+	}
+	// The texts are `invalid value "x" for flag -o: problem` and `invalid boolean value "x" for -v: parse error`.
+	_, rest, _ := strings.Cut(text, "value ")
+	value, quoteErr := strconv.QuotedPrefix(rest)
+	if quoteErr != nil {
 		return err
 	}
-	var known []string
-	flags.VisitAll(func(f *flag.Flag) { known = append(known, "-"+f.Name) })
-	return message.UnknownWord("flag", name, known)
+	_, rest, _ = strings.Cut(rest[len(value):], " -")
+	name, problem, _ := strings.Cut(rest, ": ")
+	if problem == "parse error" {
+		problem = "must be true or false"
+	}
+	return fmt.Errorf("-%s: %s: %s", name, value, problem)
 }
 
 // newFlags returns a flag set that does not print error messages.

@@ -267,8 +267,10 @@ func TestReadAcceptsValidValues(t *testing.T) {
 // Descriptions of allowed values in errors.
 const (
 	aPort     = "a port from 1 to 65535"
-	aDuration = "a duration such as 30s or 250ms"
-	seconds   = "an integer in seconds, or a duration such as 30s or 250ms"
+	syntax    = "a duration such as 30s or 250ms"
+	aDuration = syntax + ", from 0 to 876000h"
+	positive  = syntax + ", from 1ms to 876000h"
+	seconds   = "an integer in seconds, or " + aDuration
 )
 
 var invalidValues = []struct{ name, value, allowed string }{
@@ -292,15 +294,20 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"QUEUE_TIMEOUT_SECONDS", "1 s", seconds},
 	{"QUEUE_TIMEOUT_SECONDS", "1.5", seconds},
 	{"REVISION_TIMEOUT_SECONDS", "1 s", seconds},
-	{"REVISION_TIMEOUT_SECONDS", "9223372036854775807", "at most 876000h"},
-	{"REVISION_TIMEOUT_SECONDS", "9223372036854775808", "at most 876000h"},
+	{"REVISION_TIMEOUT_SECONDS", "3153600001", seconds},
+	{"REVISION_TIMEOUT_SECONDS", "9223372036854775807", seconds},
+	{"REVISION_TIMEOUT_SECONDS", "9223372036854775808", seconds},
+	{"REVISION_TIMEOUT_SECONDS", "-5s", seconds},
+	{"QUEUE_TIMEOUT_SECONDS", "-1", seconds},
 	{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "five", seconds},
 	{"REVISION_IDLE_TIMEOUT_SECONDS", "5 s", seconds},
 	{"REVISION_TIMEOUT_SCOPE", "header", "one of request, first-byte"},
 	{"CONNECT_RETRY", "500", aDuration},
 	{"CONNECT_RETRY", "1 s", aDuration},
-	{"CONNECT_RETRY", "876001h", "at most 876000h"},
-	{"CONNECT_RETRY", "9999999999h", "at most 876000h"},
+	{"CONNECT_RETRY", "876001h", aDuration},
+	{"CONNECT_RETRY", "9999999999h", aDuration},
+	{"CONNECT_RETRY", "-1s", aDuration},
+	{"DRAIN_DEADLINE", "-1s", positive},
 	{"ENABLE_MULTI_CONTAINER_PROBES", "enabled", "true or false"},
 	{"ENABLE_HTTP2_AUTO_DETECTION", "yes", "true or false"},
 	{"ENABLE_HTTP_FULL_DUPLEX", "on", "true or false"},
@@ -310,13 +317,13 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"EXCLUDE_USER_AGENTS", "Prometheus*", "a comma-separated list of User-Agent prefixes without *"},
 	{"STATS_FORMAT", "json", "one of protobuf, prometheus"},
 	{"DRAIN_QUIET_PERIOD", "30", aDuration},
-	{"DRAIN_DEADLINE", "0s", aDuration + ", at least 1ms"},
+	{"DRAIN_DEADLINE", "0s", positive},
 	{"DRAIN_MIN", "1 s", aDuration},
 	{"MAX_HEADER_BYTES", "4095", "an integer from 4096 to 67108864"},
 	{"MAX_BODY_BYTES", "1Gi", "an integer greater than or equal to 0"},
 	{"MAX_CONNECTIONS", "-1", "an integer from 0 to 2147483647"},
-	{"HEADER_TIMEOUT", "0", aDuration + ", at least 1ms"},
-	{"SEND_TIMEOUT", "0", aDuration + ", at least 1ms"},
+	{"HEADER_TIMEOUT", "0", positive},
+	{"SEND_TIMEOUT", "0", positive},
 	{"QUEUE_PROXY_TLS_MIN_VERSION", "1.1", "one of 1.2, 1.3"},
 	{"QUEUE_PROXY_TLS_MAX_VERSION", "TLS1.3", "one of 1.2, 1.3"},
 	{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_RC4_128_SHA", "a comma-separated list of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},
@@ -326,7 +333,8 @@ var invalidValues = []struct{ name, value, allowed string }{
 	{"QUEUE_SERVING_PORT", "8112", "different from QUEUE_SERVING_TLS_PORT"},
 	{"USER_PORT", "9090", "different from AUTOSCALER_PORT"},
 	{"QUEUE_PROXY_TLS_MAX_VERSION", "1.2", "at least QUEUE_PROXY_TLS_MIN_VERSION, which is 1.3"},
-	{"DRAIN_MIN", "28s", "at most DRAIN_DEADLINE, which is 27s"},
+	{"DRAIN_MIN", "60s", "at most DRAIN_DEADLINE, which is 27s"},
+	{"ADMIN_PORT", "0x1F90", "different from USER_PORT"},
 }
 
 func TestReadErrorListsAllowedValues(t *testing.T) {
@@ -337,15 +345,6 @@ func TestReadErrorListsAllowedValues(t *testing.T) {
 			t.Errorf("%s=%q:\ngot  %v\nwant %s", test.name, test.value, err, want)
 		}
 	}
-}
-
-func TestNegativeDurationIsRejected(t *testing.T) {
-	for name, value := range map[string]string{"QUEUE_TIMEOUT_SECONDS": "-1", "REVISION_TIMEOUT_SECONDS": "-5s", "CONNECT_RETRY": "-1s", "DRAIN_DEADLINE": "-1s"} {
-		_, err := Read(env(name, value))
-		harness.Equal(t, fmt.Sprint(err), fmt.Sprintf("%s: %q: must not be negative", name, value))
-	}
-	const want = `REQUEST_LOG_SLOWER_THAN: "-1s": must not be negative; using the default, 0s`
-	harness.Equal(t, read(t, "REQUEST_LOG_SLOWER_THAN", "-1s").Warnings(false), []string{want})
 }
 
 func TestReadProbeErrorsNameFields(t *testing.T) {
@@ -389,14 +388,14 @@ func TestReadReturnsAllErrors(t *testing.T) {
 
 func TestReadReportsInvalidValueOnce(t *testing.T) {
 	_, err := Read(env("DRAIN_DEADLINE", "x", "DRAIN_MIN", "1h", "USER_PORT", "x", "ADMIN_PORT", "8080"))
-	want := "USER_PORT: \"x\": must be a port from 1 to 65535\nDRAIN_DEADLINE: \"x\": must be a duration such as 30s or 250ms, at least 1ms"
+	want := "USER_PORT: \"x\": must be a port from 1 to 65535\nDRAIN_DEADLINE: \"x\": must be " + positive
 	harness.Equal(t, fmt.Sprint(err), want)
 }
 
 func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 	bad := map[string]string{
-		"METRICS_NAMES": "x", "METRICS_NATIVE_HISTOGRAMS": "x", "METRICS_MERGE_PORT": "65536", "REQUEST_LOG": "x", "REQUEST_LOG_ERRORS_ONLY": "x",
-		"REQUEST_LOG_SLOWER_THAN": "x", "REQUEST_LOG_SAMPLE": "0",
+		"METRICS_NAMES": "x", "METRICS_NATIVE_HISTOGRAMS": "x", "METRICS_MERGE_PORT": "65536", "METRICS_MERGE_PATH": "metrics", "REQUEST_LOG": "x", "REQUEST_LOG_ERRORS_ONLY": "x",
+		"REQUEST_LOG_SLOWER_THAN": "-1s", "REQUEST_LOG_SAMPLE": "0",
 		"ENABLE_PROFILING": "x", "SERVING_ENABLE_REQUEST_LOG": "x", "SERVING_ENABLE_PROBE_REQUEST_LOG": "x",
 		"SERVING_REQUEST_METRICS_BACKEND": "stackdriver", "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS": "-1",
 		"METRICS_PROMETHEUS_TLS_MIN_VERSION": "1.0", "METRICS_PROMETHEUS_TLS_MAX_VERSION": "2", "METRICS_PROMETHEUS_TLS_CIPHER_SUITES": "x",
@@ -428,6 +427,19 @@ func TestReadInvalidTelemetryUsesDefault(t *testing.T) {
 		if len(warnings) != 1 || warnings[0] != want {
 			t.Errorf("%s=%s: got warnings %q, want %q", f.Name(), value, warnings, want)
 		}
+	}
+}
+
+func TestReadReplacesInvalidMergePath(t *testing.T) {
+	for path, valid := range map[string]bool{
+		"/": true, "/stats?format=prometheus": true, "/a%20b": true,
+		"stats": false, "http://localhost/stats": false, "/stats#b": false, "/%zz": false, "/a\x7f": false,
+	} {
+		want := path
+		if !valid {
+			want = "/metrics"
+		}
+		harness.Equal(t, read(t, "METRICS_MERGE_PATH", path).MergePath.V, want, path)
 	}
 }
 

@@ -152,7 +152,7 @@ type Signals struct {
 	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"'default', or on Knative the names of the control plane" oneof:"default,knative-1.18,knative-1.19,knative-head,all,off" desc:"Names of the metrics. See [metrics](metrics.md)."`
 	NativeHistograms     Bool           `envconfig:"METRICS_NATIVE_HISTOGRAMS" default:"false" desc:"Whether the histograms of durations are also native histograms."`
 	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Port of the application's metrics, which are added to those of the sidecar. 0 means no port."`
-	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path of the application's metrics."`
+	MergePath            URLPath        `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Path of the application's metrics."`
 	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a [line of JSON](request-log.md) for each request."`
 	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Log only failed requests."`
 	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Minimum duration of successful requests that are logged. 0 disables the filter."`

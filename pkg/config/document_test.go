@@ -66,7 +66,7 @@ func TestGuideExamplesAreValid(t *testing.T) {
 }
 
 func TestGuideShowsCurrentErrors(t *testing.T) {
-	_, err := Read([]EnvVar{{"CONTAINER_CONCURRENCY", "-1"}, {"QUEUE_TIMEOUT_SECONDS", "soon"}})
+	_, err := Read([]EnvVar{{"CONTAINER_CONCURRENCY", "-1"}, {"QUEUE_TIMEOUT_SECONDS", "5 s"}})
 	if err == nil {
 		t.Fatal("got no error, want two lines")
 	}
@@ -152,6 +152,8 @@ func TestDerivedSettingsHaveTag(t *testing.T) {
 // shortAllowed shortens the descriptions of allowed values. The guide explains them before the tables.
 var shortAllowed = strings.NewReplacer(
 	"a duration such as 30s or 250ms", "duration",
+	", from 0 to 876000h", "",
+	", from 1ms to 876000h", ", at least 1ms",
 	"an integer in seconds, or", "seconds or",
 	"an integer in milliseconds, or", "milliseconds or",
 	"an integer from ", "",

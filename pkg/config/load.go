@@ -151,6 +151,7 @@ type field struct {
 	name     string
 	tag      reflect.StructTag
 	soft     bool     // an invalid value is replaced with the default (docs/promises.md 3.9)
+	text     string   // text of the variable that contained the value, or ""
 	set      bool     // the environment contains the variable, and it is not empty
 	problems Errors   // errors about an invalid value
 	replaced []string // errors about a value that is replaced with the default
@@ -177,16 +178,13 @@ func (f *field) decode(name, text string) {
 	var several interface{ Unwrap() []error } // result of errors.Join
 	switch err := f.parse(text); {
 	case err == nil:
-		f.at().from = name
+		f.at().from, f.text = name, text
 	case errors.As(err, &several):
 		for _, err := range several.Unwrap() {
 			f.problems = append(f.problems, Error{name, err.Error()})
 		}
 	default:
 		problem := f.quote(text) + ": must be " + f.allowed()
-		if errors.Is(err, errNegative) || errors.Is(err, errTooLong) {
-			problem = f.quote(text) + ": " + err.Error()
-		}
 		if f.soft {
 			f.replaced = append(f.replaced, name+": "+problem)
 		} else {

@@ -127,6 +127,9 @@ func (c *Config) Write(w io.Writer, changedOnly bool, warnings []string) {
 		}
 		fmt.Fprintf(&text, "%-*s  %-*s  %s\n", names, s.Name, values, s.Value, source)
 	}
+	if len(settings) == 0 {
+		text.WriteString("All settings have their defaults.\n")
+	}
 	for i, warning := range warnings {
 		if i == 0 {
 			text.WriteByte('\n')

@@ -41,6 +41,12 @@ func TestSettingsReturnSource(t *testing.T) {
 	harness.Equal(t, settingOf(t, c, "USER_PORT").Source, "derived", "source of a value that the program set")
 }
 
+func TestWriteReportsThatNothingChanged(t *testing.T) {
+	var b strings.Builder
+	Default().Write(&b, true, []string{"a warning"})
+	harness.Equal(t, b.String(), "All settings have their defaults.\n\nwarning: a warning\n")
+}
+
 func TestSettingsHaveFixedOrder(t *testing.T) {
 	order := func(c *Config) (names []string) {
 		for _, s := range c.Settings() {

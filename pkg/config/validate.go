@@ -130,6 +130,11 @@ func (in *reading) validate() {
 	in.validateDrain()
 }
 
+// quoted returns the quoted text of the variable, or the quoted value of an unset variable.
+func quoted(s setting) string {
+	return quote(cmp.Or(s.at().field.text, s.String()))
+}
+
 // warnMetricsHost reports an invalid host for metrics. The host is not replaced with the default, because metrics
 // must not be served on more addresses than the user configured.
 func (in *reading) warnMetricsHost() {
@@ -180,20 +185,20 @@ func (in *reading) validatePorts() {
 			// Knative allows TLSPort to be equal to UserPort. This works in Knative only if there is
 			// no certificate.
 			if p == &c.TLSPort && other == &c.UserPort {
-				in.warn("%s: %s: the port is also used by %s; TLS is not served", p.Name(), quote(p.String()), other.Name())
+				in.warn("%s: %s: the port is also used by %s; TLS is not served", p.Name(), quoted(p), other.Name())
 				continue
 			}
 			this, that := p, other
 			if this.unset() && !that.unset() {
 				this, that = that, this // report the variable that is set
 			}
-			in.problem(this.Name(), "%s: must be different from %s", quote(this.String()), that.Name())
+			in.problem(this.Name(), "%s: must be different from %s", quoted(this), that.Name())
 		}
 		seen = append(seen, p)
 		if c.MergePort.V == p.V && p != &c.UserPort {
 			// If MergePort were the metrics port, each scrape would start another scrape. If it were
 			// another port of the sidecar, a scrape would count as a request.
-			in.warn("%s: %s: the port is also used by %s; the application metrics are not merged", c.MergePort.Name(), quote(p.String()), p.Name())
+			in.warn("%s: %s: the port is also used by %s; the application metrics are not merged", c.MergePort.Name(), quoted(&c.MergePort), p.Name())
 			c.MergePort.V = 0
 		}
 	}
@@ -211,7 +216,7 @@ func (in *reading) validateConcurrency() {
 	case c.ConcurrencyMode.V != AdaptiveConcurrency:
 		in.warn("%s: ignored because %s is %s", minimum.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
 	case minimum.V > c.Ceiling():
-		in.problem(minimum.Name(), "%s: must be at most %s, which is %d", quote(minimum.String()), maximum.Name(), c.Ceiling())
+		in.problem(minimum.Name(), "%s: must be at most %s, which is %d", quoted(minimum), maximum.Name(), c.Ceiling())
 	}
 }
 
@@ -219,7 +224,7 @@ func (in *reading) validateTLS() {
 	c := in.c
 	minimum, maximum := &c.TLSMinVersion, &c.TLSMaxVersion
 	if !minimum.bad() && maximum.V != 0 && maximum.V < minimum.V {
-		in.problem(maximum.Name(), "%s: must be at least %s, which is %s", quote(maximum.String()), minimum.Name(), minimum)
+		in.problem(maximum.Name(), "%s: must be at least %s, which is %s", quoted(maximum), minimum.Name(), minimum)
 	}
 	if c.TLSCipherSuites.V != nil && minimum.V == tls.VersionTLS13 {
 		in.warn("%s: ignored because %s is %s", c.TLSCipherSuites.Name(), minimum.Name(), minimum)
@@ -273,10 +278,10 @@ func (in *reading) validateDrain() {
 		return
 	}
 	if c.DrainMin.V > deadline.V {
-		in.problem(c.DrainMin.Name(), "%s: must be at most %s, which is %v", quote(c.DrainMin.V.String()), deadline.Name(), deadline.V)
+		in.problem(c.DrainMin.Name(), "%s: must be at most %s, which is %v", quoted(&c.DrainMin), deadline.Name(), deadline.V)
 	}
 	if half := deadline.V / 2; quiet.V > half {
-		in.warn("%s: %s: must be at most half of %s; using %v", quiet.Name(), quote(quiet.V.String()), deadline.Name(), half)
+		in.warn("%s: %s: must be at most half of %s; using %v", quiet.Name(), quoted(quiet), deadline.Name(), half)
 		quiet.V, quiet.from = half, ""
 	}
 }

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,12 +80,8 @@ type setting interface {
 	parse(text string) error // sets the value; text is not empty
 }
 
-// Errors of parse for a value that is not allowed.
-var (
-	errNotAllowed = errors.New("not allowed")
-	errNegative   = errors.New("must not be negative")
-	errTooLong    = fmt.Errorf("must be at most %.0fh", maxDuration.Hours())
-)
+// errNotAllowed is the error of parse for a value that is not allowed.
+var errNotAllowed = errors.New("not allowed")
 
 // maxDuration is the upper limit for each duration. It prevents an overflow when durations are added to a
 // time.
@@ -143,53 +141,25 @@ func (d *Duration) unit() time.Duration {
 }
 
 func (d *Duration) allowed() string {
-	const syntax = "a duration such as 30s or 250ms"
+	syntax := "a duration such as 30s or 250ms"
 	if d.unit() != 0 {
-		return "an integer in " + d.field.tag.Get("unit") + ", or " + syntax
+		syntax = "an integer in " + d.field.tag.Get("unit") + ", or " + syntax
 	}
-	if minimum := d.field.tag.Get("min"); minimum != "" {
-		return syntax + ", at least " + minimum
-	}
-	return syntax
+	return fmt.Sprintf("%s, from %s to %.0fh", syntax, cmp.Or(d.field.tag.Get("min"), "0"), maxDuration.Hours())
 }
 
 func (d *Duration) parse(text string) error {
 	if unit := d.unit(); unit != 0 {
-		n, err := strconv.ParseInt(text, 0, 64)
-		if err == nil || errors.Is(err, strconv.ErrRange) { // n is the nearest integer
-			if n < 0 {
-				return errNegative
-			}
-			if n > int64(maxDuration/unit) {
-				return errTooLong
-			}
+		if n, err := parseNumber(text, 0, int64(maxDuration/unit)); err == nil {
 			return d.assign(time.Duration(n)*unit, nil)
 		}
 	}
 	minimum, _ := time.ParseDuration(d.field.tag.Get("min")) // 0 without the tag
 	v, err := time.ParseDuration(text)
-	if err == nil && v < 0 {
-		return errNegative
-	}
-	if v > maxDuration || err != nil && overflows(text) {
-		return errTooLong
-	}
-	if err != nil || v < minimum {
+	if err != nil || v < minimum || v > maxDuration {
 		return errNotAllowed
 	}
 	return d.assign(v, nil)
-}
-
-// overflows reports whether a text that [time.ParseDuration] rejects has the syntax of a duration.
-func overflows(text string) bool {
-	zeros := strings.Map(func(r rune) rune {
-		if '0' <= r && r <= '9' {
-			return '0'
-		}
-		return r
-	}, text)
-	_, err := time.ParseDuration(zeros)
-	return err == nil
 }
 
 func (d *Duration) String() string {
@@ -225,6 +195,19 @@ type Text struct{ Value[string] }
 
 func (*Text) allowed() string           { return "a string" }
 func (t *Text) parse(text string) error { return t.assign(text, nil) }
+
+// URLPath is the path of a URL with an optional query.
+type URLPath struct{ Value[string] }
+
+func (*URLPath) allowed() string { return "a URL path with a leading / and without #" }
+
+func (p *URLPath) parse(text string) error {
+	_, err := url.Parse("http://localhost" + text)
+	if err != nil || text[0] != '/' || strings.Contains(text, "#") {
+		return errNotAllowed
+	}
+	return p.assign(text, nil)
+}
 
 // Choice is one of the words in the tag "oneof". Case is ignored.
 type Choice[T ~string] struct{ Value[T] }

@@ -53,12 +53,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	if s.telemetry.tracer != nil {
 		o.Gauges.SpansDropped = s.telemetry.tracer.Dropped
 	}
-	m, err := metrics.New(o)
-	if err != nil {
-		s.warnSetting("application metrics are not merged", err)
-		o.Merge = metrics.Merge{Dial: netconn.DialLoopback}
-		m, _ = metrics.New(o) // cannot fail because config has validated the names
-	}
+	m, _ := metrics.New(o) // cannot fail because config has validated the names and the path
 	return m
 }
 

@@ -230,14 +230,6 @@ func Exclusive(cmd *cobra.Command, names ...string) {
 	cmd.MarkFlagsMutuallyExclusive(names...) // for shell completion
 }
 
-// NotNegative returns an error if the value of a flag is negative.
-func NotNegative(name string, value time.Duration) error {
-	if value < 0 {
-		return fmt.Errorf("--%s: %v: must not be negative", name, value)
-	}
-	return nil
-}
-
 // describeFlagError returns an error for an invalid flag in the form that all programs use. An error about an
 // unknown flag, for example about a flag with a single dash, contains the name of a similar flag. An error about
 // a value contains the flag, the value and the allowed values.
@@ -276,11 +268,37 @@ func describeFlagError(cmd *cobra.Command, err error) error {
 // names of Go functions.
 func describeValueError(invalid *pflag.InvalidValueError) error {
 	f := invalid.GetFlag()
-	allowed := map[string]string{"bool": "true or false", "duration": "a duration such as 30s or 1m", "int": "an integer"}[f.Value.Type()]
+	allowed := map[string]string{"bool": "true or false", "int": "an integer"}[f.Value.Type()]
 	if allowed == "" {
 		return fmt.Errorf("--%s: %w", f.Name, invalid.Unwrap())
 	}
 	return fmt.Errorf("--%s: %q: must be %s", f.Name, invalid.GetValue(), allowed)
+}
+
+// duration is the value of a flag that accepts a duration.
+type duration struct {
+	value *time.Duration
+	min   time.Duration
+}
+
+func (d duration) String() string { return d.value.String() }
+
+// Type implements pflag.Value. Help texts show the result in place of the value.
+func (d duration) Type() string { return "duration" }
+
+func (d duration) Set(text string) error {
+	value, err := time.ParseDuration(text)
+	if err != nil || value < d.min {
+		return fmt.Errorf("%q: must be a duration such as 30s or 1m, at least %v", text, d.min)
+	}
+	*d.value = value
+	return nil
+}
+
+// Duration defines a flag that accepts a duration of at least minimum.
+func Duration(flags *pflag.FlagSet, value *time.Duration, name string, initial, minimum time.Duration, usage string) {
+	*value = initial
+	flags.Var(duration{value, minimum}, name, usage)
 }
 
 // maxWordsInType is the maximum number of words that a help text shows as the type of a value.

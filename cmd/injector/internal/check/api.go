@@ -38,7 +38,7 @@ const (
 func (r *run) checkAPI() error {
 	var info version.Info
 	if err := r.get("/version", &info); err != nil {
-		return fmt.Errorf("read the version of the API server: %w", err)
+		return fmt.Errorf("cannot read the version of the API server: %w", err)
 	}
 	r.begin("kubernetes-api")
 	r.add("API server is reachable", Error, nil, "")
@@ -55,7 +55,7 @@ func (r *run) checkAPI() error {
 
 	var served metav1.APIResourceList
 	if err := r.get("/apis/"+admissionGroup+"/v1", &served); err != nil {
-		return fmt.Errorf("read the resources of the API server: %w", err)
+		return fmt.Errorf("cannot read the resources of the API server: %w", err)
 	}
 	r.hasPolicies = slices.ContainsFunc(served.APIResources, func(a metav1.APIResource) bool { return a.Name == policies })
 	r.checkPermissions()
