@@ -729,7 +729,7 @@ func takeTurn(measure func() ([]time.Duration, error)) (t turn, err error) {
 }
 
 // leastDisturbed returns the half of the turns with the least stolen CPU time. The other turns are
-// ignored, because pauses of the machine would determine the 99th percentile.
+// ignored, because their 99th percentiles depend on pauses of the machine.
 func leastDisturbed(all []turn) []turn {
 	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b turn) int { return a.stolen - b.stolen })
 	return sorted[:(len(sorted)+1)/2]

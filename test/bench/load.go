@@ -156,8 +156,8 @@ func (l *load) h2load(at *parameters, seconds int) ([]string, error) {
 // log returns the path of the log in which h2load writes a line for each request.
 func (l *load) log(at *parameters) string { return filepath.Join(at.Dir, l.id+".log") }
 
-// medianOfLog returns the median duration in a log of h2load, which is the third column in
-// microseconds.
+// medianOfLog returns the median duration in a log of h2load. The third column contains
+// the durations in microseconds.
 func medianOfLog(name string) (time.Duration, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
