@@ -77,7 +77,7 @@ func (out *outcome) check(ctx context.Context, at *parameters, v variant, app, p
 	out.notes = append(out.notes, failureCounters(ctx, at)...)
 }
 
-// samplesOfHour is the number of samples in a row of an hour.
+// samplesOfHour is the number of samples in a row that takes an hour.
 const samplesOfHour = 240
 
 // checkGrowth adds a failure for each gauge that grows.
