@@ -361,8 +361,8 @@ func (p *Proxy) WantReleased(goroutines int) {
 	}
 }
 
-// Goroutines returns the number of goroutines that run code of the proxy, without those that
-// serve idle connections to the user container.
+// Goroutines returns the number of goroutines that run code of the proxy, except goroutines that read HTTP/2
+// connections to the user container.
 func Goroutines() (n int) {
 	all := make([]byte, 1<<20)
 	for runtime.Stack(all, true) == len(all) {

@@ -105,8 +105,8 @@ var (
 	notRunLine   = regexp.MustCompile(`(?m)^Another (\d+) could not be run`)
 )
 
-// parseConnect returns the result that the connectrpc runner printed. An incomplete output is
-// an error.
+// parseConnect returns the result that the connectrpc runner printed. Incomplete output is an
+// error.
 func parseConnect(text string) (*result, error) {
 	summary := summaryLines.FindStringSubmatch(text)
 	if summary == nil {
