@@ -64,7 +64,7 @@ var loads = []load{
 	{id: "grpc-16x4", group: "grpc", title: "gRPC, 16 connections of 4 calls", connections: 16, streams: 4, grpc: true, path: grpcPath},
 }
 
-// telemetryLoad is the load for which the variants are compared.
+// telemetryLoad is the load that is used to compare the variants.
 const telemetryLoad = "get-16"
 
 // pairedLoads lists the loads of the paired rounds.
