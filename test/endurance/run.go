@@ -111,8 +111,8 @@ func (p *parameters) environment() []string {
 	return append(os.Environ(), "NODE_PATH="+p.Modules, "PYTHONPATH="+p.Peers, "PYTHONDONTWRITEBYTECODE=1")
 }
 
-// loadTime is the maximum time for which a client load continues after its duration if it has not
-// reached the minimum number of requests.
+// loadTime is the maximum time that a client load takes in addition to its duration, for example
+// to reach the minimum number of requests.
 const loadTime = maxLoadTime + maxCallTime + patience
 
 // runLoads runs all clients of a row at the same time and adds up their results.
