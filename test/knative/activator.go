@@ -162,7 +162,7 @@ func (a *activatorProcess) endpoints(ready bool) {
 	}
 }
 
-// waitForFailedProbe waits until a probe of the activator has failed.
+// waitForFailedProbe waits until a probe of the activator fails.
 func (a *activatorProcess) waitForFailedProbe() {
 	a.p.t.Helper()
 	poll(a.p.t, "a probe of the activator fails", func() error {

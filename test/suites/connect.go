@@ -14,7 +14,7 @@ import (
 )
 
 // The configurations for the connectrpc runner select its cases. They include the cases with TLS,
-// but not those with client certificates or HTTP/3, because the sidecar does not support these.
+// except cases with client certificates or HTTP/3, which the sidecar does not support.
 const (
 	allProtocols = `features:
   versions: [HTTP_VERSION_1, HTTP_VERSION_2]
