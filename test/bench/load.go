@@ -70,7 +70,7 @@ const telemetryLoad = "get-16"
 // pairedLoads lists the loads of the paired rounds.
 var pairedLoads = []string{"get-16", "get-64"}
 
-// findLoad returns the load with the given ID. It panics if there is none.
+// findLoad returns the load with the given ID. It panics if there is no such load.
 func findLoad(id string) *load {
 	for i := range loads {
 		if loads[i].id == id {

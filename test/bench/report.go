@@ -295,8 +295,7 @@ func targetCells(r *Results) table {
 	return t
 }
 
-// findRow returns the first row of a measure, and the section of this row. It panics if there is
-// none.
+// findRow returns the first row of a measure, and the section of this row. It panics if there is no such row.
 func findRow(id string) (section, row) {
 	for _, s := range sections {
 		for _, m := range s.rows {

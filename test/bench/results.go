@@ -81,7 +81,7 @@ func (r *Results) failures() []string {
 }
 
 // firstFailure returns an error with the number of failed measurements and the first failure, or nil if
-// there is none.
+// no measurement failed.
 func (r *Results) firstFailure() error {
 	failures := r.failures()
 	if len(failures) == 0 {

@@ -339,7 +339,7 @@ func (v *Client) AskAndLeave(q Request, after time.Duration) {
 	}
 }
 
-// connect opens the connection for HTTP/1.1 if there is none.
+// connect opens the connection for HTTP/1.1 unless it is already open.
 func (v *Client) connect() error {
 	if v.c != nil {
 		return nil

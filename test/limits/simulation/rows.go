@@ -83,8 +83,8 @@ func after[T any](moment time.Duration, first, second T) func(time.Duration) T {
 	}
 }
 
-// Rows returns the rows of the applications for which an earlier adaptive limit was worse
-// than a fixed limit, and the rows of other applications.
+// Rows returns the rows in which an earlier adaptive limit was worse than a fixed limit, and rows with other
+// applications.
 func Rows() []Row {
 	return slices.Concat(openRows(), pollRows(), problemRows(), phaseRows(), changeRows(), usualRows())
 }
