@@ -77,9 +77,9 @@ func standardLibrary(root string) ([]sentence, error) {
 	return t[comments], err
 }
 
-// repository returns the texts of all Go and Markdown files in the repository in the working
-// directory, except testdata. If revision is not empty, it returns only the text of lines that were
-// added since this revision, and the subjects of the commits since then.
+// repository returns the texts of the tracked Go and Markdown files below the working directory,
+// except testdata. If revision is not empty, it returns only the lines that were added since this
+// revision, and the subjects of the commits.
 func repository(revision string) (texts, error) {
 	t := texts{}
 	files, err := git("ls-files", "*.go", "*.md")

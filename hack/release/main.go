@@ -107,7 +107,8 @@ func (r *release) choose(names []string) error {
 	return nil
 }
 
-// output runs a command and returns its standard output. An error contains the standard error.
+// output runs a command and returns its standard output. Errors include the text that the command wrote to standard
+// error.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

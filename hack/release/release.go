@@ -201,7 +201,7 @@ func (r *release) publish() error {
 	zeros := "@sha256:" + strings.Repeat("0", 64)
 	i := images{sidecar: r.registry + "/queue-proxy" + zeros, injector: r.registry + "/queue-proxy-injector" + zeros}
 	if r.short {
-		r.printf("images: skipped, the digests are zeros")
+		r.printf("images: skipped; the manifests contain all-zero digests")
 	} else {
 		var err error
 		if i, err = r.buildImages(); err != nil {

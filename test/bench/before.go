@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// beforeName is the name in reports of the build that BENCH_BEFORE selects.
+// beforeName is the name that reports use for the build that BENCH_BEFORE selects.
 const beforeName = "before"
 
 // findBuilds returns the two builds of queue-proxy that compareBuilds compares: the program in

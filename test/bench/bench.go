@@ -371,9 +371,9 @@ const many = 1000
 
 // A busyRow is a memory measurement in which each connection has a request in progress.
 type busyRow struct {
-	most        string // row with the maximum memory; empty if there is none
+	most        string // row with the maximum memory; empty if there is no such row
 	connections int
-	each        string // row with the memory per connection; empty if there is none
+	each        string // row with the memory per connection; empty if there is no such row
 }
 
 // memory measures the memory of new processes without requests and, for each protocol, the maximum
@@ -534,8 +534,8 @@ func (b *bench) startPeers(ctx context.Context, peers []*peer, in circumstances,
 	return all, stop, nil
 }
 
-// loads runs the loads with the HTTP/1.1 app. Each load runs on all peers in turn. Then it runs the
-// latency measurement and the paired measurements with the same processes.
+// loads runs the loads with the HTTP/1.1 app. Each load runs on all peers in turn. The latency
+// measurement and the paired measurements follow, with the same processes.
 func (b *bench) loads(ctx context.Context, app *runningApp, n int) error {
 	telemetry := b.results.Settings.selects("telemetry")
 	in := circumstances{app: app, limit: concurrency}
@@ -729,7 +729,7 @@ func takeTurn(measure func() ([]time.Duration, error)) (t turn, err error) {
 }
 
 // leastDisturbed returns the half of the turns with the least stolen CPU time. The other turns are
-// ignored, because pauses of the machine would determine the 99th percentile.
+// ignored, because their 99th percentiles depend on pauses of the machine.
 func leastDisturbed(all []turn) []turn {
 	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b turn) int { return a.stolen - b.stolen })
 	return sorted[:(len(sorted)+1)/2]

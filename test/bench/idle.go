@@ -237,7 +237,7 @@ func (b *bench) measureIdle(ctx context.Context, pods []*idlePod) error {
 // An idleCost holds the cost of an idle pod by row.
 type idleCost map[string]float64
 
-// cost polls a pod for a duration and returns its cost.
+// cost polls a pod for a duration and returns the cost of the pod.
 func (p *idlePod) cost(ctx context.Context, d time.Duration) (idleCost, error) {
 	before, err := p.cpu()
 	if err != nil {

@@ -64,13 +64,13 @@ var loads = []load{
 	{id: "grpc-16x4", group: "grpc", title: "gRPC, 16 connections of 4 calls", connections: 16, streams: 4, grpc: true, path: grpcPath},
 }
 
-// telemetryLoad is the load for which the variants are compared.
+// telemetryLoad is the load that is used to compare the variants.
 const telemetryLoad = "get-16"
 
 // pairedLoads lists the loads of the paired rounds.
 var pairedLoads = []string{"get-16", "get-64"}
 
-// findLoad returns the load with the given ID. It panics if there is none.
+// findLoad returns the load with the given ID. It panics if there is no such load.
 func findLoad(id string) *load {
 	for i := range loads {
 		if loads[i].id == id {
@@ -156,8 +156,8 @@ func (l *load) h2load(at *parameters, seconds int) ([]string, error) {
 // log returns the path of the log in which h2load writes a line for each request.
 func (l *load) log(at *parameters) string { return filepath.Join(at.Dir, l.id+".log") }
 
-// medianOfLog returns the median duration in a log of h2load, which is the third column in
-// microseconds.
+// medianOfLog returns the median duration in a log of h2load. The third column contains
+// the durations in microseconds.
 func medianOfLog(name string) (time.Duration, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -194,7 +194,7 @@ func haproxyCommand(program string, at *parameters) ([]string, []string, error) 
 var nginxConfig string
 
 func nginxCommand(program string, at *parameters) ([]string, []string, error) {
-	// Use the reserved port at.status, which only a queue-proxy needs. A new call of freePorts
+	// Use the reserved port at.status, which only a queue-proxy needs. Another call of freePorts
 	// could return a port that is already reserved, because no process listens on these ports yet.
 	at.H2C = net.JoinHostPort("127.0.0.1", at.status)
 	name, err := writeFilled(at, "nginx.conf", nginxConfig)

@@ -216,8 +216,8 @@ func stolen() (ticks int, err error) {
 // process and all child processes, so shared memory is counted several times.
 func (p *process) memory(line string) (float64, error) { return p.sum("status", line) }
 
-// memoryShare returns the memory of the process and its children in bytes: the private memory,
-// and the proportional share (Pss), in which a page that is shared by n processes counts 1/n.
+// memoryShare returns the memory of the process and its children in bytes: the private memory, and
+// the proportional share (Pss), which counts 1/n of a page that n processes share.
 func (p *process) memoryShare() (private, proportional float64, err error) {
 	for _, line := range []string{"Private_Clean", "Private_Dirty", "Private_Hugetlb", "Swap"} {
 		v, err := p.sum("smaps_rollup", line)

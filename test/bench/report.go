@@ -52,7 +52,7 @@ var (
 // reportLoads contains the loads whose CPU time is only in the complete report.
 var reportLoads = []string{"get-1", "tls-1", "tls-post-10k", "h2c-100k-4x4", "grpc-16x4"}
 
-// rowsOf returns one row of the given kind of measure for each load of the groups.
+// rowsOf returns a row with the given measure for each load of the groups.
 func rowsOf(kind, unit string, digits int, groups ...string) []row {
 	var rows []row
 	for _, l := range loads {
@@ -295,8 +295,7 @@ func targetCells(r *Results) table {
 	return t
 }
 
-// findRow returns the first row of a measure, and the section of this row. It panics if there is
-// none.
+// findRow returns the first row of a measure, and the section of this row. It panics if there is no such row.
 func findRow(id string) (section, row) {
 	for _, s := range sections {
 		for _, m := range s.rows {

@@ -81,7 +81,7 @@ func (r *Results) failures() []string {
 }
 
 // firstFailure returns an error with the number of failed measurements and the first failure, or nil if
-// there is none.
+// no measurement failed.
 func (r *Results) firstFailure() error {
 	failures := r.failures()
 	if len(failures) == 0 {
@@ -141,7 +141,7 @@ func medianInterval(values []float64) (low, high float64, ok bool) {
 	return sorted[below-1], sorted[n-below], true
 }
 
-// percentile returns the smallest value such that at least p % of the values are not larger
+// percentile returns the smallest value that is greater than or equal to at least p % of the values
 // (nearest rank). It sorts values, which must not be empty.
 func percentile(values []time.Duration, p float64) time.Duration {
 	slices.Sort(values)

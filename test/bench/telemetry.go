@@ -128,9 +128,9 @@ func eachField(message []byte, number uint64, f func([]byte) error) error {
 	return nil
 }
 
-// arrived waits for at most the duration arrival until the expected number of lines or spans
-// has arrived. If significantly fewer lines or spans arrive, it returns a note. If no line or
-// span arrives, it returns an error.
+// arrived waits for the expected number of lines or spans, but not longer than the duration
+// arrival. If significantly fewer lines or spans arrive, it returns a note. If no line or span
+// arrives, it returns an error.
 func arrived(what string, count func() int, want float64) (note string, err error) {
 	enough := int(want * mostly)
 	for end := time.Now().Add(arrival); count() < enough && time.Now().Before(end); {

@@ -117,7 +117,7 @@ func (s *settings) minimum(r *row) int {
 	return cmp.Or(r.requests, fewRequests)
 }
 
-// selected returns the rows to run. It is an error if there are none.
+// selected returns the rows to run. It returns an error if no row is selected.
 func (s *settings) selected(all []row) ([]row, error) {
 	var chosen []row
 	for _, r := range all {

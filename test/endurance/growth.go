@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// growthGauges returns the gauges that must not grow during a row of an hour: metrics of the
-// sidecar, and connectionsGauge.
+// growthGauges returns the gauges that must not grow during a row that takes an hour: metrics of
+// the sidecar, and connectionsGauge.
 func growthGauges() []string {
 	return []string{
 		"queue_proxy_process_resident_memory_bytes", "queue_proxy_process_open_fds",

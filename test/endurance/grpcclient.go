@@ -148,7 +148,8 @@ func (e ending) check(wantSum string) string {
 }
 
 // count counts a call that has ended. n is the length of its content in bytes. The parameter wrong describes an error
-// in the content, and is "" if there is none. Bounded calls can end with an expired deadline or with a cancellation.
+// in the content; "" means that the content is correct. Bounded calls can end with an expired deadline or with a
+// cancellation.
 func (p *grpcPeer) count(e ending, bounded bool, n int, wrong string) {
 	code := status.Code(e.err)
 	switch {

@@ -219,9 +219,8 @@ func (s *grpcServer) unary(ctx context.Context, in []byte) ([]byte, error) {
 	return s.content.piece(do.seed+1, do.reply), do.status()
 }
 
-// receive calls handle for each message until the client half-closes the stream or has sent
-// do.end messages. It sets a trailer with the checksum of the messages, and returns the
-// checksum.
+// receive calls handle for each message until the client half-closes the stream or sends do.end
+// messages. It sets a trailer with the checksum of the messages, and returns the checksum.
 func (do instructions) receive(stream grpc.ServerStream, handle func(message []byte) error) (sum string, err error) {
 	crc := crc32.NewIEEE()
 	for n := 1; ; n++ {

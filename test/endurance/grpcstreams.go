@@ -170,8 +170,8 @@ func (p *grpcPeer) subscribe(ctx context.Context, conn int) (grpc.ClientStream, 
 	return stream, stream.RecvMsg(&out)
 }
 
-// panicCall calls a handler that panics after its work, and then requests the number of times
-// that the handler ran for this call.
+// panicCall calls a handler that panics after its work, and then asks the application how often
+// the handler ran for this call.
 func panicCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, _ := p.callContext(ctx, 1)
 	defer cancel()

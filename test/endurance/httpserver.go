@@ -132,7 +132,7 @@ func sumOf(b []byte, copies int) string {
 	return fmt.Sprintf("%08x", crc.Sum32())
 }
 
-// done waits for the delay and reports whether the client still waits for a response.
+// done waits for the delay and reports whether the client is still waiting for a response.
 func (i instructions) done(ctx context.Context) bool { return i.wait(ctx) == nil }
 
 // post responds with the length and the checksum of the request content.

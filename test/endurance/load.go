@@ -73,7 +73,7 @@ type load struct {
 	started time.Time
 }
 
-// maxCallTime is the timeout of calls for which the load sets no deadline.
+// maxCallTime is the timeout of a call if the load sets no deadline.
 const maxCallTime = 30 * time.Second
 
 // maxLoadTime bounds a load that does not reach its minimum number of requests.

@@ -99,9 +99,9 @@ func languageRows() []row {
 			loads: []program{nodeLoad("grpc-client.js", "--workers=4", "--size=1000000")}},
 		{name: "Python grpcio client and server", app: pythonServer, h2: true, requests: manyRequests, loads: pythonClient("30")},
 		{name: "Python grpcio client, grpc-go server", app: goServer, h2: true, requests: manyRequests, loads: pythonClient("30")},
-		// If the deadline of a call expires before the client has sent HEADERS, grpcio 1.51
-		// sends RST_STREAM for the idle stream. This is a connection error (RFC 9113 section
-		// 5.1), which grpc-go ignores and HAProxy does not.
+		// If the deadline of a call expires before the client sends HEADERS, grpcio 1.51 sends
+		// RST_STREAM for the idle stream. This is a connection error (RFC 9113 section 5.1), which
+		// grpc-go ignores and HAProxy does not.
 		{name: "Python grpcio deadlines of 2 ms", app: goServer, h2: true, loads: pythonClient("0.002")},
 		{name: "grpc-go client, Python grpcio server", app: pythonServer, h2: true, requests: manyRequests,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=8", "-size=1000", "-reply=-1")}},

@@ -50,7 +50,7 @@ func enterNamespace(ctx context.Context) error {
 	return nil
 }
 
-// enableLoopback sets the loopback device of the current network namespace up.
+// enableLoopback brings up the loopback device of the current network namespace.
 func enableLoopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

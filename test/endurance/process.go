@@ -57,7 +57,7 @@ func (p *process) stop() {
 	p.output.Close()
 }
 
-// running reports whether the process has not exited.
+// running reports whether the process is still running.
 func (p *process) running() bool {
 	select {
 	case <-p.done:

@@ -61,8 +61,8 @@ func startProxy(v variant, at *parameters, r *row, o *settings) (*process, error
 	return p, nil
 }
 
-// sidecarSettings returns the environment of the sidecar. The settings of the row override
-// the other settings, which include those of the command line.
+// sidecarSettings returns the environment of the sidecar. The settings of the row override all other
+// settings, including the settings of the command line.
 func sidecarSettings(at *parameters, r *row, all []string) []string {
 	return slices.Concat([]string{
 		"ON_KNATIVE=false",

@@ -15,14 +15,14 @@ type line struct {
 	outcomes map[variant]*outcome
 }
 
-// A report contains the outcomes of all rows that ran.
+// A report contains the outcomes of all selected rows.
 type report struct{ lines []line }
 
 // The verdicts of a row.
 const (
 	passed   = "ok"
 	crowded  = "ok, many connections"
-	alone    = "ok, not compared" // the row did not run with the sidecar, or it did not run without a proxy
+	alone    = "ok, not compared" // there is no result with the sidecar, or no result without a proxy
 	rejected = "**FAIL**"
 )
 
@@ -130,8 +130,8 @@ func (r *row) title() string {
 	return r.name
 }
 
-// table returns the table in Markdown. It contains the lines of r and, for rows that did not run, the lines of an
-// earlier table.
+// table returns the table in Markdown. It contains the lines of r and, for all other rows, the lines of an earlier
+// table.
 func (r *report) table(earlier string) string {
 	lines := map[string]string{} // lines of the table by the title of the row
 	for text := range strings.Lines(earlier) {
@@ -185,8 +185,8 @@ const (
 	endMarker   = "<!-- /endurance -->"
 )
 
-// writeTo updates the table between the markers of a document with the lines of r. It keeps the lines of rows that did
-// not run.
+// writeTo updates the table between the markers of a document with the lines of r. It keeps the lines of rows without
+// new results.
 func (r *report) writeTo(page string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {

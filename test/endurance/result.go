@@ -90,7 +90,8 @@ func (t *tally) ok(n int) {
 	t.r.Bytes += int64(n)
 }
 
-// expected counts a request that ended as expected, for example with its deadline.
+// expected counts a request that ended as expected, for example because its deadline
+// expired.
 func (t *tally) expected(kind string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -104,8 +104,8 @@ func grpcRows() []row {
 // boundaryRows returns the rows at the limits of the protocol.
 func boundaryRows() []row {
 	return []row{
-		// The client reads a response after the last frame has arrived, so it sends
-		// WINDOW_UPDATE for streams that are already closed.
+		// The client reads a response after the last frame arrives, so it sends WINDOW_UPDATE for
+		// streams that are already closed.
 		{name: "net/http client, 1 MB responses on one connection", app: httpApp(), h2: true, quick: true,
 			loads: []program{goLoad("http-get", "-streams=64", "-late=300ms", "-path=/?size=1000000&seed=SEED")}},
 		{name: "h2load 1 x 250", app: httpApp(), h2: true, requests: manyRequests, quick: true,

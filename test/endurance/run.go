@@ -77,7 +77,7 @@ func (out *outcome) check(ctx context.Context, at *parameters, v variant, app, p
 	out.notes = append(out.notes, failureCounters(ctx, at)...)
 }
 
-// samplesOfHour is the number of samples in a row of an hour.
+// samplesOfHour is the number of samples in a row that takes an hour.
 const samplesOfHour = 240
 
 // checkGrowth adds a failure for each gauge that grows.
@@ -111,8 +111,8 @@ func (p *parameters) environment() []string {
 	return append(os.Environ(), "NODE_PATH="+p.Modules, "PYTHONPATH="+p.Peers, "PYTHONDONTWRITEBYTECODE=1")
 }
 
-// loadTime is the maximum time for which a client load continues after its duration if it has not
-// reached the minimum number of requests.
+// loadTime is the maximum time that a client load takes in addition to its duration, for example
+// to reach the minimum number of requests.
 const loadTime = maxLoadTime + maxCallTime + patience
 
 // runLoads runs all clients of a row at the same time and adds up their results.

@@ -72,7 +72,8 @@ func parseResult(program, text string) (*result, error) {
 	return r, nil
 }
 
-// number returns the first number in text that matches the pattern, or 0 if there is none.
+// number returns the first number in text that matches the pattern, or 0 if the pattern does
+// not match.
 func number(text, pattern string) int {
 	m := regexp.MustCompile(pattern).FindStringSubmatch(text)
 	if m == nil {

@@ -142,7 +142,7 @@ func (c *AppConn) answerProtocolRequest() bool {
 	return true
 }
 
-// Head reads the header section of a request. It returns nil if there is none.
+// Head reads the header section of a request. It returns nil if the read fails.
 func (c *AppConn) Head() *Message {
 	m, err := ReadHead(c.In)
 	if err != nil {
@@ -154,7 +154,7 @@ func (c *AppConn) Head() *Message {
 	return m
 }
 
-// Request reads a request with its body. It returns nil if there is none.
+// Request reads a request with its body. It returns nil if the read fails.
 func (c *AppConn) Request() *Message {
 	m := c.Head()
 	if m == nil || m.ReadBody(c.In) != nil {

@@ -67,8 +67,8 @@ func show(v any) string {
 	return fmt.Sprintf("%+v", v)
 }
 
-// label returns the description with a colon, or "" if there is none. Empty and unprintable
-// strings are quoted.
+// label returns the description with a colon, or "" if there is no description. Empty and
+// unprintable strings are quoted.
 func label(what []any) string {
 	if len(what) == 0 {
 		return ""

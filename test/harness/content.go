@@ -38,8 +38,8 @@ func (b *Buffer) Tail() string {
 	return s
 }
 
-// HasLine reports whether a line contains all words. Quotes in JSON strings are also compared
-// unescaped.
+// HasLine reports whether a line contains all words. It also compares each line after replacing
+// \" with ".
 func (b *Buffer) HasLine(words ...string) bool {
 	for line := range strings.Lines(b.String()) {
 		for _, text := range []string{line, strings.ReplaceAll(line, `\"`, `"`)} {

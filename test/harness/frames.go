@@ -36,7 +36,7 @@ func (f *Frames) Greet(settings ...http2.Setting) error {
 		return err
 	}
 	if string(preface) != http2.ClientPreface {
-		_ = f.WriteSettings() // send SETTINGS also to a client of another protocol, as nghttp2 does, so that it can detect HTTP/2
+		_ = f.WriteSettings() // send SETTINGS even to a client that uses another protocol, as nghttp2 does, so that it can detect HTTP/2
 		return ErrNotHTTP
 	}
 	return f.WriteSettings(settings...)

@@ -62,8 +62,8 @@ func (a *activatorProcess) watched(transport http.RoundTripper) http.RoundTrippe
 	})
 }
 
-// startActivator starts the activator without an address of the pod. secure is the certificate
-// that the activator trusts; if it is nil, the activator uses plain text.
+// startActivator starts the activator, which does not know the address of the pod yet. secure is
+// the certificate that the activator trusts; if it is nil, the activator uses plain text.
 func startActivator(p *pod, r *Release, secure *tls.Certificate) *activatorProcess {
 	p.t.Helper()
 	ctx, cancel, informers := rtesting.SetupFakeContextWithCancel(p.t)
@@ -162,7 +162,7 @@ func (a *activatorProcess) endpoints(ready bool) {
 	}
 }
 
-// waitForFailedProbe waits until a probe of the activator has failed.
+// waitForFailedProbe waits until a probe of the activator fails.
 func (a *activatorProcess) waitForFailedProbe() {
 	a.p.t.Helper()
 	poll(a.p.t, "a probe of the activator fails", func() error {

@@ -53,7 +53,7 @@ func startApp(p *pod) *app {
 	return a
 }
 
-// probed returns the port of a readiness probe, or 0 if there is none.
+// probed returns the port of a readiness probe, or 0 if the probe has no port.
 func probed(p *corev1.Probe) (port int, https bool) {
 	switch {
 	case p == nil:

@@ -21,7 +21,7 @@ import (
 	"knative.dev/serving/pkg/resources"
 )
 
-// An autoscaler scrapes one pod every second and decides on the number of pods.
+// An autoscaler scrapes one pod every second and computes the desired number of pods.
 type autoscaler struct {
 	key       types.NamespacedName
 	collector *metrics.MetricCollector

@@ -68,9 +68,9 @@ func echo(c *websocket.Conn) error {
 	return err
 }
 
-// As in Knative's TestWebSocketGracefulShutdown, the client receives the Close frame of the app
-// with code 1000 when the pod is deleted, and not the Close frame of the sidecar with code
-// 1001. If the app sends no Close frame, the connection ends with the app.
+// As in Knative's TestWebSocketGracefulShutdown, the client receives the Close frame of the app with
+// code 1000 when the pod is deleted, and not the Close frame of the sidecar with code 1001. If the
+// app sends no Close frame, the connection is closed when the app exits.
 func webSocketReceivesCloseOfApp(t *testing.T, r *Release) {
 	for _, service := range []string{"plain", drainService} {
 		t.Run(service, func(t *testing.T) { testWebSocketClose(t, r, service) })

@@ -80,8 +80,8 @@ func (p *pod) stat() (metrics.Stat, error) {
 	return s, s.Unmarshal([]byte(body))
 }
 
-// expected lists warnings that are correct: the app was not ready at first, and OpenCensus is
-// not supported (docs/metrics.md).
+// expected lists the expected warnings: the app was not ready at first, and OpenCensus is not
+// supported (docs/metrics.md).
 var expected = []string{"the user container is not ready", "metrics are not pushed"}
 
 // problemMarkers are substrings of log lines that report problems.

@@ -138,7 +138,7 @@ func (c *collector) runtimeMetrics() map[string]Instrument {
 }
 
 // The Go runtime metrics have the same types as in Knative. For example, a metric that can decrease
-// is a sum that is not monotonic.
+// is a non-monotonic sum.
 func runtimeMetricsHaveKnativeTypes(t *testing.T, r *Release) {
 	want := r.RuntimeMetrics(t)
 	c := startCollector(t)

@@ -47,7 +47,7 @@ func (b *Books) Sidecar(line string) *Line {
 type Exceptions struct {
 	Client bool // clients or their network can cause broken requests
 	Log    bool // log lines can be missing
-	End    bool // the sidecar has exited, so it can have closed a connection before it received the request
+	End    bool // the sidecar has exited, so it may have closed a connection before it received the request
 }
 
 // Reconcile compares the records of a finished request, and returns its verdict. The request is lost if the records

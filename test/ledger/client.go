@@ -339,7 +339,7 @@ func (v *Client) AskAndLeave(q Request, after time.Duration) {
 	}
 }
 
-// connect opens the connection for HTTP/1.1 if there is none.
+// connect opens the connection for HTTP/1.1 unless it is already open.
 func (v *Client) connect() error {
 	if v.c != nil {
 		return nil
@@ -369,7 +369,7 @@ func (v *Client) send1(q Request, e *Entry) (*http.Response, error) {
 	}
 	e.Conn = true
 	v.c.SetDeadline(time.Now().Add(Patience))
-	// Read the response even if the write fails, because it can arrive early.
+	// Read the response even if the write fails, because the response can arrive early.
 	wrote := v.write(v.message(q, e.ID))
 	a, err := v.answer(q.Method)
 	if err != nil && wrote != nil {

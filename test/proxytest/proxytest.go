@@ -285,8 +285,8 @@ func (p *Proxy) WantCounts(served, given uint64) {
 	}
 }
 
-// WantBounds waits until an event was recorded for each of the named bounds and client errors. It reports an
-// error if an event was recorded for another bound or client error, or if an event has no peer.
+// WantBounds waits until an event is recorded for each of the named bounds and client errors. It reports an error if
+// there is an event for another bound or client error, or an event without a peer.
 func (p *Proxy) WantBounds(names ...bound.Name) {
 	p.T.Helper()
 	for _, name := range names {
@@ -324,10 +324,9 @@ func (p *Proxy) InFlight(n int) {
 // as its accept loop.
 const fewGoroutines = 4
 
-// WantReleased waits until no request holds a slot, is queued, or is counted in the statistics.
-// Tests that attack the proxy call it after their connections are closed. goroutines is a
-// result of [Goroutines] from before the attack. If it is negative, goroutines are not counted,
-// because other proxies run in the same process.
+// WantReleased waits until no request holds a slot, is queued, or is counted in the statistics. Tests that attack the
+// proxy call it after their connections are closed. goroutines is the result of [Goroutines] before the attack. If it
+// is negative, goroutines are not counted, because other proxies run in the same process.
 func (p *Proxy) WantReleased(goroutines int) {
 	p.T.Helper()
 	load := func() (running, queued int) {
@@ -361,8 +360,8 @@ func (p *Proxy) WantReleased(goroutines int) {
 	}
 }
 
-// Goroutines returns the number of goroutines that run code of the proxy, without those that
-// serve idle connections to the user container.
+// Goroutines returns the number of goroutines that run code of the proxy, except goroutines that read HTTP/2
+// connections to the user container.
 func Goroutines() (n int) {
 	all := make([]byte, 1<<20)
 	for runtime.Stack(all, true) == len(all) {

@@ -14,7 +14,7 @@ import (
 )
 
 // The configurations for the connectrpc runner select its cases. They include the cases with TLS,
-// but not those with client certificates or HTTP/3, because the sidecar does not support these.
+// except cases with client certificates or HTTP/3, which the sidecar does not support.
 const (
 	allProtocols = `features:
   versions: [HTTP_VERSION_1, HTTP_VERSION_2]
@@ -105,8 +105,8 @@ var (
 	notRunLine   = regexp.MustCompile(`(?m)^Another (\d+) could not be run`)
 )
 
-// parseConnect returns the result that the connectrpc runner printed. An incomplete output is
-// an error.
+// parseConnect returns the result that the connectrpc runner printed. Incomplete output is an
+// error.
 func parseConnect(text string) (*result, error) {
 	summary := summaryLines.FindStringSubmatch(text)
 	if summary == nil {

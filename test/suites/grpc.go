@@ -79,8 +79,7 @@ func runInterop(ctx context.Context, e *environment, v variant) (*result, error)
 }
 
 // interopCases runs all cases with the arguments of a target. The last case runs several
-// clients at the same time, which make more concurrent calls than the limit of the sidecar
-// allows.
+// concurrent clients that make more concurrent calls than the limit of the sidecar allows.
 func (e *environment) interopCases(ctx context.Context, r *result, target string, argv ...string) {
 	for _, name := range interopCases {
 		r.cases++

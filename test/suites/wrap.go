@@ -214,7 +214,7 @@ func serveUnderTest(ctx context.Context, args []string) error {
 	}
 }
 
-// orphaned returns a channel that is closed after the parent process has exited.
+// orphaned returns a channel that is closed after the parent process exits.
 func orphaned(ctx context.Context) <-chan struct{} {
 	parent := os.Getppid()
 	ended := make(chan struct{})

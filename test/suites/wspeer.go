@@ -168,9 +168,9 @@ func receive(n int) step {
 func finish(p *peer) error { return p.CloseWrite() }
 func reset(p *peer) error  { return p.Reset() }
 
-// play runs the steps, waits for at most caseTime until the other side ends the connection, and
-// then closes the connection. It returns the transcript, which ends with the event for the end
-// of the connection.
+// play runs the steps, waits up to caseTime for the other side to end the connection, and then
+// closes the connection. It returns the transcript, which ends with the event for the end of
+// the connection.
 func (p *peer) play(r io.Reader, steps []step) []string {
 	p.received = make(chan struct{}, 1)
 	ended := make(chan struct{})

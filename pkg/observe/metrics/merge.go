@@ -76,7 +76,7 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 	appPath := cmp.Or(o.Path, path)
 	app, err := url.Parse("http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port)) + appPath)
 	if err != nil || !strings.HasPrefix(appPath, "/") || app.Fragment != "" {
-		return nil, fmt.Errorf("%q: the path of the metrics must have a leading / and no fragment", o.Path)
+		return nil, fmt.Errorf("%q: the metrics path must start with / and must not contain a fragment", o.Path)
 	}
 	m := &merge{
 		registry:    r,

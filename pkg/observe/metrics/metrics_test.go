@@ -673,7 +673,7 @@ func TestParseNames(t *testing.T) {
 		harness.Equal(t, got, want, word)
 	}
 	_, err := New(Options{Names: "Default"})
-	harness.Equal(t, fmt.Sprint(err), `metrics: invalid value "Default" for the names of the metrics`)
+	harness.Equal(t, fmt.Sprint(err), `metrics: invalid value "Default" for the metric names`)
 }
 
 func TestPushedMetricsAreKnativeHead(t *testing.T) {

@@ -20,7 +20,7 @@ func parseNames(word string) (names, error) {
 		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-1.19": names119, "knative-head": namesHead, "all": allNames, "off": 0,
 	}[word]
 	if !ok {
-		return 0, fmt.Errorf("metrics: invalid value %q for the names of the metrics", word)
+		return 0, fmt.Errorf("metrics: invalid value %q for the metric names", word)
 	}
 	return sets, nil
 }

@@ -57,7 +57,7 @@ const MaxUnsent = 2 * largeOut
 
 var (
 	errNotRead       = errors.New("tls: the client does not read the replies")
-	errLongHandshake = errors.New("tls: handshake too long")
+	errLongHandshake = errors.New("tls: the handshake is too large")
 	errNoContent     = errors.New("tls: too many messages without content")
 )
 

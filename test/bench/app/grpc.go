@@ -118,7 +118,7 @@ func (g *grpcConn) take(f http2.Frame) error {
 	return nil
 }
 
-// answer queues the response to a complete request, if ended is true, and sends as many queued
+// answer queues the response to a request if ended is true, and then sends as many queued
 // responses as the window of the connection allows.
 func (g *grpcConn) answer(stream uint32, ended bool) error {
 	if ended {

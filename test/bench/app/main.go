@@ -67,8 +67,8 @@ func newServer() *server {
 	}
 }
 
-// response returns a response with the fields of a common server. The date is the start time,
-// because clients do not check it and proxies must not replace it.
+// response returns a response with the fields of a common server. The Date field contains the
+// start time. Clients do not check it, and proxies must not replace it.
 func response(status string, size int) []byte {
 	b := fmt.Appendf(nil, "HTTP/1.1 %s\r\nServer: app\r\nDate: %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n",
 		status, time.Now().UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT"), size)

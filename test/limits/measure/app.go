@@ -139,7 +139,7 @@ func (a *handler) work(w http.ResponseWriter, r *http.Request) {
 const gatherTime = 2 * time.Millisecond
 
 // processBatches waits until the request is complete. If a worker is free before another goroutine
-// has completed the request, processBatches uses this worker to process batches until one of them
+// completes the request, processBatches uses this worker to process batches until one of them
 // contains the request.
 func (a *handler) processBatches() {
 	complete := make(chan struct{})

@@ -24,7 +24,7 @@ type line struct {
 type document struct {
 	page     string // path of the file; if empty, the tables are only printed
 	tables   []table
-	measured map[string]string // cells of a line without its first cell, by lineKey
+	measured map[string]string // all cells of a line except the first, by lineKey
 }
 
 // Marks around the part of the document that the program writes.

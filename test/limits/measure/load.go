@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// A result contains the measurements of the requests in all groups for which aside is false.
+// A result contains the measurements of the requests in all groups, except groups with aside
+// set.
 type result struct {
 	goodput float64 // number of responses with status 200 per second
 	p99     float64 // 99th percentile of the time of these responses in seconds

@@ -41,7 +41,7 @@ func realTable(ctx context.Context, s *settings) table {
 	return t
 }
 
-// line measures a row with each limit. It returns the cells without the first cell.
+// line measures a row with each limit. It returns the cells of the row except the first.
 func (s *settings) line(ctx context.Context, r *row) (string, error) {
 	began := time.Now()
 	limits := append(append([]int(nil), r.sweep...), ceiling)

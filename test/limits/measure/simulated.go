@@ -45,8 +45,8 @@ func relative(r, best *simulation.Result) string {
 	return fmt.Sprintf("%.2f", r.Throughput/best.Throughput)
 }
 
-// simulatedLine returns the cells of a row, without its first cell. If criteria is false, only the goodput relative to
-// the best fixed limit is checked.
+// simulatedLine returns the cells of a row except the first. If criteria is false, only the goodput relative to the
+// best fixed limit is checked.
 func simulatedLine(r *simulation.Row, criteria bool) string {
 	limit, best, ceiling := r.Best()
 	var all []simulation.Result
@@ -76,7 +76,7 @@ func simulatedLine(r *simulation.Row, criteria bool) string {
 		relative(&ceiling, &best), relative(&got, &best), got.P99/best.P99, relative(&gradient, &best), relative(&vegas, &best), missed)
 }
 
-// adviceLine returns the cells of a row, without its first cell.
+// adviceLine returns the cells of a row except the first.
 func adviceLine(r *simulation.Row) string {
 	none := r.Compare(simulation.Fixed(simulation.Ceiling))
 	state := r.State()

@@ -197,7 +197,7 @@ func (c *CPU) advance(w *world) {
 	c.at = w.now
 }
 
-// plan schedules the onCPU event of the request that is the next to receive all of its CPU time.
+// plan schedules the onCPU event of the request that will be the first to use up its CPU time.
 func (c *CPU) plan(w *world) {
 	c.version++
 	if len(c.ready) > 0 {

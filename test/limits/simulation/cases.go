@@ -107,7 +107,7 @@ type Point struct {
 	State observation.LimitState
 }
 
-// Adaptive runs the case with the adaptive limit, whose seed is jitter. It returns the result and
+// Adaptive runs the case with the adaptive limit and the seed jitter. It returns the result and
 // each change to the limit.
 func (c *Case) Adaptive(requests, jitter uint64) (Result, []Point) {
 	r := c.run(requests)

@@ -26,7 +26,7 @@ type Row struct {
 
 const ms = time.Millisecond
 
-// often returns a function that returns kind for one of n requests, and nil for the others.
+// often returns a function that returns kind for one in n requests, and nil for the others.
 func often(n int, kind *Kind) func(client, number int) *Kind {
 	return func(client, number int) *Kind {
 		if (number*7+client*3)%n == 0 {
@@ -73,8 +73,7 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function of time. Its value is first before the given moment, and second
-// afterwards.
+// after returns a function of time that returns first before the given moment, and second from then on.
 func after[T any](moment time.Duration, first, second T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
@@ -84,8 +83,8 @@ func after[T any](moment time.Duration, first, second T) func(time.Duration) T {
 	}
 }
 
-// Rows returns the rows of the applications for which an earlier adaptive limit was worse
-// than a fixed limit, and the rows of other applications.
+// Rows returns the rows in which an earlier adaptive limit was worse than a fixed limit, and rows with other
+// applications.
 func Rows() []Row {
 	return slices.Concat(openRows(), pollRows(), problemRows(), phaseRows(), changeRows(), usualRows())
 }
@@ -126,7 +125,7 @@ func openRows() []Row {
 // pollRows returns rows with many requests that use no worker, but take several seconds.
 func pollRows() []Row {
 	sixteen := func() App { return &Pool{Workers: 16, Time: 100 * ms, Spread: 0.2} }
-	mixture := func(slow int) func(client, number int) *Kind { // slow is the number of slow requests in 20 requests
+	mixture := func(slow int) func(client, number int) *Kind { // slow is the number of slow requests per 20 requests
 		return func(client, number int) *Kind {
 			if (number*7+client*3)%20 < slow {
 				return &Kind{Hold: 3 * time.Second}

@@ -41,7 +41,7 @@ type Kind struct {
 
 var usualKind Kind
 
-// grace is the time that a request holds its slot after its client disconnected.
+// grace is the time that a request holds its slot after its client disconnects.
 const grace = 10 * time.Second
 
 // tickInterval is the interval of [adapt.Limiter.Tick].
@@ -251,7 +251,7 @@ func (w *world) oldest() int64 {
 	return w.first.came
 }
 
-// skip removes requests with disconnected clients from the front of the queue.
+// skip removes requests of disconnected clients from the front of the queue.
 func (w *world) skip() {
 	for w.first != nil && w.first.gone {
 		w.pop()
@@ -416,8 +416,8 @@ func quantile(values []float64, q float64) float64 {
 	return values[min(int(math.Ceil(q*float64(len(values)))), len(values))-1]
 }
 
-// heap is a queue of events in the order of their times. Events with the same time stay in the
-// order in which they were created.
+// heap is a queue of events that are ordered by time. Events with the same time keep the order of
+// their creation.
 type heap []event
 
 func (e *event) before(f *event) bool { return e.at < f.at || e.at == f.at && e.seq < f.seq }

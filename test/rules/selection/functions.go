@@ -33,8 +33,8 @@ func ofKind(functions []string, kind string) []string {
 	return selected
 }
 
-// hasPrefix reports whether a name begins with the prefix and the next character is not a lower case letter. For example,
-// Testify is not a test.
+// hasPrefix reports whether a name begins with the prefix and the next character is not a lower case letter. For
+// example, Testify does not have the prefix Test.
 func hasPrefix(name, prefix string) bool {
 	rest, found := strings.CutPrefix(name, prefix)
 	return found && (rest == "" || !unicode.IsLower([]rune(rest)[0]))

@@ -20,8 +20,8 @@ import (
 	"knative.dev/networking/pkg/client/clientset/versioned"
 )
 
-// An issuer creates the Secrets of Knative Certificates. Its certificate authority exists as
-// long as the process.
+// An issuer creates the Secrets of Knative Certificates. It creates a new certificate
+// authority each time the process starts.
 type issuer struct {
 	ctx       context.Context
 	kube      *kubernetes.Clientset

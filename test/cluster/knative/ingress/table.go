@@ -67,7 +67,7 @@ func (t *table) set(all map[string]*v1alpha1.Ingress) {
 	t.routes.Store(&rules)
 }
 
-// find returns the first path that matches a request, or nil if there is none.
+// find returns the first path that matches a request, or nil if no path matches.
 func (t *table) find(r *http.Request) *v1alpha1.HTTPIngressPath {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {

@@ -147,8 +147,8 @@ func (p *proxy) accept(l net.Listener, inbound bool) {
 	}
 }
 
-// forward connects to the original destination of a connection and copies data until both sides
-// have ended.
+// forward connects to the original destination of a connection and copies data until both
+// directions end.
 func (p *proxy) forward(c *net.TCPConn, inbound bool) {
 	target, err := original(c)
 	if err != nil || target == c.LocalAddr().String() {
