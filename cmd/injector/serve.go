@@ -86,7 +86,7 @@ Exit codes:
 // checkAddress returns an error if the value of the given flag is not the address of a listener.
 func checkAddress(flag, address string) error {
 	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
-		return fmt.Errorf("--%s: %q: must be ADDRESS:PORT or :PORT, such as :8443", flag, address)
+		return fmt.Errorf("--%s: %q: must be an address with a port, such as :8443", flag, address)
 	}
 	return nil
 }

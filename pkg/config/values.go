@@ -199,7 +199,7 @@ func (t *Text) parse(text string) error { return t.assign(text, nil) }
 // URLPath is the path of a URL with an optional query.
 type URLPath struct{ Value[string] }
 
-func (*URLPath) allowed() string { return "a URL path with a leading / and without #" }
+func (*URLPath) allowed() string { return "a path such as /metrics, without a fragment" }
 
 func (p *URLPath) parse(text string) error {
 	_, err := url.Parse("http://localhost" + text)

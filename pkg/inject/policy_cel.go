@@ -337,18 +337,24 @@ func ifUnset(field, element string) string {
 	return fmt.Sprintf("(has(%s) ? [] : [%s])", field, element)
 }
 
+// quotedField returns an expression for the member of a JSON object that contains a string field, or for "" if the field is
+// not set.
+func quotedField(object, field string) string {
+	return fmt.Sprintf("(has(%[1]s.%[2]s) ? ',\"%[2]s\":' + strings.quote(%[1]s.%[2]s) : '')", object, field)
+}
+
 // sidecarProbe returns an expression for the probe of the sidecar that corresponds to the probe r
 // of a container c. The format is the same as in pkg/probe.
 func sidecarProbe() string {
 	return `'{' + (has(r.httpGet)
       ? '"httpGet":{"path":' + strings.quote(r.httpGet.?path.orValue('/')) + ',"port":' + string(` + resolvedCEL("r.httpGet") + `)
-        + (has(r.httpGet.host) ? ',"host":' + strings.quote(r.httpGet.host) : '')
+        + ` + quotedField("r.httpGet", "host") + `
         + ',"scheme":' + strings.quote(r.httpGet.?scheme.orValue('HTTP'))
         + (has(r.httpGet.httpHeaders) ? ',"httpHeaders":[' + r.httpGet.httpHeaders.map(h, '{"name":' + strings.quote(h.name) + ',"value":' + strings.quote(h.?value.orValue('')) + '}').join(',') + ']' : '')
-        + (has(r.httpGet.protocol) ? ',"protocol":' + strings.quote(r.httpGet.protocol) : '')
+        + ` + quotedField("r.httpGet", "protocol") + `
       : has(r.tcpSocket)
-      ? '"tcpSocket":{"port":' + string(` + resolvedCEL("r.tcpSocket") + `) + (has(r.tcpSocket.host) ? ',"host":' + strings.quote(r.tcpSocket.host) : '')
-      : '"grpc":{"port":' + string(r.grpc.port) + ',"service":' + strings.quote(r.grpc.?service.orValue('')) + (has(r.grpc.mode) ? ',"mode":' + strings.quote(r.grpc.mode) : ''))
+      ? '"tcpSocket":{"port":' + string(` + resolvedCEL("r.tcpSocket") + `) + ` + quotedField("r.tcpSocket", "host") + `
+      : '"grpc":{"port":' + string(r.grpc.port) + ',"service":' + strings.quote(r.grpc.?service.orValue('')) + ` + quotedField("r.grpc", "mode") + `)
     + '}' + (r.?initialDelaySeconds.orValue(0) > 0 ? ',"initialDelaySeconds":' + string(r.initialDelaySeconds) : '')
     + ',"timeoutSeconds":' + string(` + usual("timeoutSeconds", defaultTimeout) + `) + ',"periodSeconds":' + string(` + usual("periodSeconds", defaultPeriod) + `)
     + ',"successThreshold":' + string(` + usual("successThreshold", defaultSuccesses) + `) + ',"failureThreshold":' + string(` + usual("failureThreshold", defaultFailures) + `) + '}'`
