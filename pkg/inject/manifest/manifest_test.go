@@ -423,7 +423,7 @@ func TestTooLargeResultReturnsLimitError(t *testing.T) {
 }
 
 func TestRepeatedKeyErrorNamesTheObject(t *testing.T) {
-	text := "kind: Pod\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b, a: c}\nspec: {template: {spec: {}}}\n"
+	text := "kind: Pod\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b, a: c}\nspec: {template: {spec: {containers: [{name: web, image: w}]}}}\n"
 	results := Inject([]*File{Parse("f", []byte(text))}, nil, inject.Workloads)
 	harness.Equal(t, results[1].Object(), "Deployment shop/web")
 	harness.Equal(t, results[1].Text, `the key "a" is repeated; the document is not changed`)

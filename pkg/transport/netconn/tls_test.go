@@ -108,8 +108,8 @@ func TestLongHandshakeReturnsError(t *testing.T) {
 	case <-time.After(harness.Patience):
 		t.Fatalf("got no error after %d bytes, want the handshake rejected", sent)
 	}
-	if err == nil || !strings.Contains(err.Error(), "too long") {
-		t.Errorf("got %v, want the handshake rejected as too long", err)
+	if err == nil || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("got %v, want the handshake rejected as too large", err)
 	}
 }
 
