@@ -37,9 +37,9 @@ type serving struct {
 func (c *command) serveCommand() *cobra.Command {
 	s := &serving{host: valueOf(c.environ, "KUBERNETES_SERVICE_HOST"), port: valueOf(c.environ, "KUBERNETES_SERVICE_PORT")}
 	cmd := &cobra.Command{
-		Use: "serve", Short: "Serve an admission webhook that injects pods",
-		Long: `Serve an admission webhook that injects pods when they are created. The manifests are in the
-directory deploy.
+		Use: "serve", Short: "Serve an admission webhook that injects the sidecar into pods",
+		Long: `Serve an admission webhook that injects the sidecar into pods when they are created. The
+manifests are in the directory deploy.
 
 The certificate is read from a directory. If --self-managed is set, the injector creates, renews and
 publishes the certificate. The options are the default values for pods without annotations. Pods

@@ -86,7 +86,7 @@ Exit codes:
 	root.InitDefaultCompletionCmd()
 	if completion, _, err := root.Find([]string{"completion"}); err == nil {
 		completion.AddCommand(&cobra.Command{
-			Use: "kubectl", Short: "Generate the program that kubectl runs to complete arguments of the plugin",
+			Use: "kubectl", Short: "Generate the program that kubectl runs to complete the plugin's arguments",
 			Example: `  kubectl queue-proxy completion kubectl >~/.local/bin/kubectl_complete-queue_proxy
   chmod +x ~/.local/bin/kubectl_complete-queue_proxy`,
 			Args: cli.NoArguments(""),

@@ -45,7 +45,7 @@ func replacements() []insertion {
 	}
 }
 
-// additions returns the insertions for values that the overlays do not contain. They add lines to
+// additions returns the insertions of values that the overlays do not contain. Each adds lines to
 // the end of a mapping or a sequence. affinity is the default affinity, which is taken from the ha
 // overlay.
 func additions(affinity string) []insertion {

@@ -34,7 +34,7 @@ var vocabulary = func() map[string]token {
 
 var tokenPattern = regexp.MustCompile(`[A-Za-z']+|[,;:()]`)
 
-// tokens returns the tokens of a sentence, without begin and end.
+// tokens returns the tokens of a sentence, without the begin and end tokens.
 func tokens(text string) (all []token) {
 	for _, word := range tokenPattern.FindAllString(text, -1) {
 		t, ok := vocabulary[strings.ToLower(word)]
@@ -48,8 +48,8 @@ func tokens(text string) (all []token) {
 
 const order = 4
 
-// A gram is a sequence of up to order tokens. The last element of the array is the number of
-// tokens.
+// A gram is a sequence of at most n tokens, where n is the constant order. The last element of
+// the array is the number of tokens.
 type gram [order + 1]token
 
 func newGram(tokens []token) (g gram) {

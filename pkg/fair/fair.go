@@ -69,7 +69,7 @@ type Request struct {
 	End func() bool
 }
 
-// A client counts the holders and stores the waiters of one client address.
+// A client contains the holders and the waiters with the same client address.
 type client struct {
 	address netip.Addr
 	holders int

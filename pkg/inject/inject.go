@@ -125,7 +125,7 @@ type Outcome struct {
 	// The following fields are set if Verdict is Injected.
 	Container   string `json:"container,omitempty"`   // name of the application container
 	AppPort     int32  `json:"port,omitempty"`        // the port of the application
-	PortName    string `json:"-"`                     // name that Services use for AppPort, and that ServingPort has after the injection; may be empty
+	PortName    string `json:"-"`                     // name by which Services refer to AppPort; it becomes the name of ServingPort; may be empty
 	ServingPort int32  `json:"servingPort,omitempty"` // the port on which the sidecar receives the requests for AppPort
 	ImageError  error  `json:"-"`                     // the result of [Options.CheckImage]; if it is not nil, the pod cannot start
 	native      bool   // the sidecar is an init container; Services can use its port names in Kubernetes 1.33 and later

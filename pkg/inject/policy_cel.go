@@ -343,8 +343,8 @@ func quotedField(object, field string) string {
 	return fmt.Sprintf("(has(%[1]s.%[2]s) ? ',\"%[2]s\":' + strings.quote(%[1]s.%[2]s) : '')", object, field)
 }
 
-// sidecarProbe returns an expression for the probe of the sidecar that corresponds to the probe r
-// of a container c. The format is the same as in pkg/probe.
+// sidecarProbe returns an expression for the sidecar's probe that corresponds to probe r of
+// container c. The format is the same as in pkg/probe.
 func sidecarProbe() string {
 	return `'{' + (has(r.httpGet)
       ? '"httpGet":{"path":' + strings.quote(r.httpGet.?path.orValue('/')) + ',"port":' + string(` + resolvedCEL("r.httpGet") + `)

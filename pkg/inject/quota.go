@@ -248,7 +248,7 @@ func (b bound) refuses(sidecar corev1.ResourceRequirements) string {
 	case limits && b.maximum != nil && limit.Cmp(*b.maximum) > 0:
 		return fmt.Sprintf("permits at most %s of %s, but the limit of the sidecar is %s; set the option %s-limit", b.maximum, b.resource, &limit, b.resource)
 	case requests && !limits && b.defaultLimit != nil && request.Cmp(*b.defaultLimit) > 0:
-		return fmt.Sprintf("sets a default limit of %s of %s, but the sidecar requests %s; set the option %s-request or %s-limit", b.defaultLimit, b.resource, &request, b.resource, b.resource)
+		return fmt.Sprintf("sets a default %s limit of %s, but the sidecar requests %s; set the option %s-request or %s-limit", b.resource, b.defaultLimit, &request, b.resource, b.resource)
 	}
 	return ""
 }

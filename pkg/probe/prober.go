@@ -51,7 +51,7 @@ type Options struct {
 	OnReady func(ready bool)
 }
 
-// A Change contains the state in the previous call to OnChange and the current state.
+// A Change contains the state at the previous call to OnChange and the current state.
 type Change struct{ Before, Now observation.Readiness }
 
 // A Prober runs the readiness probes of the user container. Its methods are safe for concurrent use.

@@ -8,7 +8,7 @@ import (
 )
 
 // reasonError is the error of an exchange that the lifecycle ended for a reason, such as a timeout. The
-// conversion to an error does not allocate memory, because the value has one byte.
+// conversion to an error does not allocate memory, because the value is a single byte.
 type reasonError observation.Reason
 
 func (e reasonError) Error() string { return observation.Reason(e).String() }

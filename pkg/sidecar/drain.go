@@ -52,7 +52,7 @@ func (s *sidecar) drain() {
 	timers.Go(func() { s.runDrainTimers(ctx) })
 	outcome := s.proxy.Drain.Wait(ctx)
 	if outcome == proxy.OnlyStreams {
-		s.log.Info("only streams remain, which the user container must close", s.inFlight()...)
+		s.log.Info("only streams remain; the user container must close them", s.inFlight()...)
 		s.leave.Do(s.stopAccepting)
 	}
 	cancel()

@@ -14,7 +14,7 @@ import (
 // Reset, Wait, Abortable, Context and Stop must be called by the goroutine that serves the request. The other methods
 // are safe for concurrent use.
 type Canceler struct {
-	gone  func() bool   // reports whether the client has disconnected; called by any goroutine
+	gone  func() bool   // reports whether the client has disconnected; may be called from any goroutine
 	woken chan struct{} // holds one notification until Wait receives it
 
 	mu     sync.Mutex

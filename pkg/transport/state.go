@@ -45,7 +45,7 @@ type State interface {
 	// AwaitBody records that the engine waits for the next byte of the request body until GotBody is called.
 	AwaitBody()
 
-	// GotBody records that bytes or the end of the request body have arrived. complete reports whether the body is
+	// GotBody records that part of the request body, or its end, has arrived. complete reports whether the body is
 	// complete.
 	GotBody(complete bool)
 

@@ -45,7 +45,7 @@ func main() {
 }
 
 // serve listens after the delay and serves requests until ctx is done. It then waits up
-// to five seconds for running requests.
+// to five seconds for running requests to complete.
 func serve(ctx context.Context, app http.Handler, address, protocols string, delay, keepAlive time.Duration) error {
 	var supported http.Protocols
 	switch protocols {

@@ -372,8 +372,8 @@ func markers(name string) (begin, end string) {
 // resultsName is the name of the markers around all sections without separate markers.
 const resultsName = "results"
 
-// writeDocument writes the parts of the report that a run measured completely into the document. written describes
-// these parts. A quick run writes nothing. A run of all rows also writes the plot and the complete report.
+// writeDocument updates the parts of the document for which the run measured all rows. written describes these
+// parts. A quick run writes nothing. A run of all rows also writes the plot and the complete report.
 func writeDocument(r *Results, doc, complete string) (written string, err error) {
 	parts := map[string][]byte{}
 	plotName := strings.TrimSuffix(doc, filepath.Ext(doc)) + ".svg"

@@ -130,8 +130,7 @@ func (r *row) title() string {
 	return r.name
 }
 
-// table returns the table in Markdown. It contains the lines of r and, for all other rows, the lines of an earlier
-// table.
+// table returns the table in Markdown. It contains the rows of r, and all other rows from an earlier table.
 func (r *report) table(earlier string) string {
 	lines := map[string]string{} // lines of the table by the title of the row
 	for text := range strings.Lines(earlier) {

@@ -110,7 +110,7 @@ func metricsPortFollowsConfigMap(t *testing.T, r *Release) {
 // maxTags is the maximum number of route tags that become label values.
 const maxTags = 16
 
-// A route tag becomes the same label value as in Knative. Only the first maxTags tags become label
+// The label value of a route tag is the same as in Knative. Only the first maxTags tags become label
 // values, so that clients cannot create an unlimited number of series.
 func routeTagBecomesLabel(t *testing.T, r *Release) {
 	p := newPod(t, metricsService(r))
@@ -150,7 +150,7 @@ func routeTagBecomesLabel(t *testing.T, r *Release) {
 			}
 		}
 		return tags == maxTags && (got["TAGGED"] || got["kn:tagged"])
-	}, fmt.Sprintf("the metrics contain %d tags and one value for all other tags", maxTags))
+	}, fmt.Sprintf("the metrics contain %d tags, and all other tags have the same label value", maxTags))
 }
 
 var routeTag = regexp.MustCompile(`(?m)^(?:revision_request_count|http_server_request_duration_seconds_count)\{[^}]*route_tag="([^"]*)"`)

@@ -35,7 +35,7 @@ func (p *pod) pingClient(options ...grpc.DialOption) ping.PingServiceClient {
 	return ping.NewPingServiceClient(c)
 }
 
-// The test makes the calls of Knative's TestGRPCUnaryPing and TestGRPCStreamingPing.
+// The test makes the same calls as Knative's TestGRPCUnaryPing and TestGRPCStreamingPing.
 func grpcCallsAndStreamsSucceed(t *testing.T, _ *Release) {
 	p := newPod(t, grpcService)
 	p.start()

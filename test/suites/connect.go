@@ -127,7 +127,7 @@ func parseConnect(text string) (*result, error) {
 		n, _ := strconv.Atoi(m[1])
 		r.cases += n
 		for i := range n {
-			r.fail(fmt.Sprintf("unknown case %d", i+1), errors.New("missing result of the client"))
+			r.fail(fmt.Sprintf("unknown case %d", i+1), errors.New("the client reported no result"))
 		}
 	}
 	for _, m := range defectLine.FindAllStringSubmatch(text, -1) {

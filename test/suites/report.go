@@ -75,7 +75,7 @@ func (r *report) table() string {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "\n%d suites: **%d cases failed with the sidecar only**\n", len(r.lines), len(r.broken()))
+	fmt.Fprintf(&b, "\n%d suites: **%d cases failed only with the sidecar**\n", len(r.lines), len(r.broken()))
 	return b.String()
 }
 

@@ -83,7 +83,7 @@ func (d *document) isMarkup() bool {
 	return found && len(rest) > 0 && rest[0] != '<' // << is the merge key of YAML or a conflict marker of git
 }
 
-// isMessage reports whether the document begins with an error message or a warning of Helm, kubectl or a
+// isMessage reports whether the document begins with an error message or a warning from Helm, kubectl or a
 // similar program.
 func (d *document) isMessage() bool {
 	begin := strings.ToLower(string(d.content()[:min(len(d.content()), 64)]))

@@ -16,10 +16,10 @@ type Rollout struct {
 	Text      string `json:"text"` // a summary in one line
 }
 
-// Status returns the progress for each Service in the files, so that the user knows when to rewrite
+// Status returns the rollout progress of each Service in the files, so that the user knows when to rewrite
 // the Service: see [inject.Services]. The files contain the pods of a cluster in the output format
 // of kubectl get. Services without injected pods are omitted. Status also returns the results for all
-// objects. A document that cannot be parsed has a result with the verdict refused. The list of Services
+// objects. A document that cannot be parsed has a result with the verdict [inject.Refused]. The list of Services
 // is not nil.
 func Status(files []*File) (all []Rollout, results []*Result) {
 	defer retain(files)()

@@ -41,8 +41,8 @@ func (s LimitSource) action() string {
 	return "Idle connections are closed. " + raise + "."
 }
 
-// Shortage describes failures because the process had no file descriptor, no local port, or no memory
-// for a socket.
+// Shortage describes failures that occurred because the process had no file descriptor, local port, or
+// memory for a socket.
 type Shortage struct {
 	Count uint64    `json:"count"`         // number of failures since the start of the process
 	Time  time.Time `json:"time,omitzero"` // time of the latest failure; zero if there was none

@@ -26,7 +26,7 @@ const (
 	slowFactor  = 3                      // minimum ratio of the time of a slow request in the application to the usual time
 	minSlow     = 100 * time.Millisecond // minimum median time of an application that is slower than usual
 	mixShare    = 0.01                   // if at least this share of the earlier requests took about as long, a different mix of requests can explain a high median
-	startTime   = time.Minute            // time after which a probe that has never succeeded is a problem with high confidence
+	startTime   = time.Minute            // time after which a probe that has never succeeded is reported with high confidence
 	minQueued   = 200 * time.Millisecond // minimum time in the queue that is considered long
 	sameFactor  = 1.3                    // maximum ratio of two times that are considered equal
 	minHung     = 10                     // minimum number of requests without a response; with fewer requests, the confidence is low during the first hangTime
@@ -865,8 +865,8 @@ func checkQueue(e *evidence) (m match, ok bool) {
 	return m, true
 }
 
-// rejections returns a check for requests that were rejected for one of the reasons in the last rejectingSamples
-// samples. The confidence is medium if they were rejected before.
+// rejections returns a check that detects requests rejected for one of the reasons in the last rejectingSamples
+// samples. If such requests were rejected only before these samples, the confidence is medium.
 func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 	part := func(t *tally) uint32 { n, _ := t.rejected(reasons); return n }
 	return func(e *evidence) (m match, ok bool) {

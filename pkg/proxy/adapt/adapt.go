@@ -257,8 +257,8 @@ func (c *controller) unit() float64 {
 	return c.took
 }
 
-// tick records how long the first queued request has waited. It also ends a window in which no
-// request ends.
+// tick records how long the first queued request has waited. It also ends the current window
+// if no request does.
 func (c *controller) tick(now time.Time, waited time.Duration) {
 	c.advance(now)
 	c.waited = waited

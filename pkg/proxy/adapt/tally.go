@@ -111,7 +111,7 @@ func (t *tally) isFull() bool { return t.full > 0 && t.full >= fullShare*t.busy 
 func (t *tally) isMixed() bool { return t.exempt > mostLong*(t.responses+t.exempt) }
 
 // served returns the weighted number of responses without errors. It includes late responses,
-// because a limit with more responses is better even if all clients disconnect.
+// because a limit that results in more responses is better even if all clients disconnect.
 func (t *tally) served() float64 { return t.good + lateWeight*t.late }
 
 // samples returns the number of responses without errors that ended while the limit was reached.

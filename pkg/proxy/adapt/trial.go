@@ -452,8 +452,8 @@ func (c *controller) fall(candidate int, knee float64, o *outcome) {
 }
 
 // rest returns the minimum pause after a worse candidate. pressed is the pause while requests wait
-// longer than the application time, and depends on the lost goodput. The result rest can be longer
-// than pressed if the candidate multiplied the application time by more than harm.
+// longer than the application time, and depends on the lost goodput. rest can be longer than
+// pressed if the application time at the candidate is more than harm times the time at base.
 func (t *trial) rest(base int, o *outcome) (rest, pressed time.Duration) {
 	loss := o.loss(t.limit, base)
 	pressed = min(time.Duration(float64(t.lasted)*loss/maxLoss), longestRest)

@@ -65,7 +65,7 @@ func (b *body) begin(length int64, end bool) {
 	}
 }
 
-// charge charges the capacity of data and the content that waits for the user container to the memory budget. A
+// charge charges the memory budget for the capacity of data and for the content to send to the user container. A
 // capacity of at most dataKept is already included in requestBytes. b.mu must be held.
 func (b *body) charge() {
 	n := cap(b.data)

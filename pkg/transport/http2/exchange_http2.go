@@ -171,8 +171,8 @@ func (y *relay) mayRepeat(err error, reused bool) bool {
 	return !y.check.Answered() && x.body.heldWhole() && http2client.MayRepeat(err, reused, &x.request)
 }
 
-// credit credits the response content that was pending on the client's stream to the user container. It must be called
-// when no output of the client's stream is pending. by is the connection whose reader goroutine calls credit,
+// credit allows the user container to replace the response content that was pending on the client's stream. It must be
+// called when no output of the client's stream is pending. by is the connection whose reader goroutine calls credit,
 // or nil.
 func (y *relay) credit(by *http2conn.Conn) {
 	y.mu.Lock()

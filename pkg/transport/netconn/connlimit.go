@@ -343,7 +343,7 @@ func (l *ConnLimit) reducePatience(s state) {
 	}
 }
 
-// admitLater calls admit when the next connection may be closed. l.mu must be held.
+// admitLater schedules a call to admit for the time from which the next connection can be replaced. l.mu must be held.
 func (l *ConnLimit) admitLater(now time.Duration) {
 	at := l.scan.expires
 	if c := l.next(now); c != nil {

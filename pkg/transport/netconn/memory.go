@@ -72,7 +72,7 @@ const (
 	// limit/closingFraction bytes.
 	closingFraction = 4
 	// After a scan has found no connection to close, the next skippedScans additions above the
-	// trigger do not scan the accounts.
+	// trigger do not start a scan.
 	skippedScans = 64
 	// awaitTime is the maximum time that Await and AwaitLimit wait. Other requests usually release
 	// memory within milliseconds.

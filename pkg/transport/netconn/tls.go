@@ -61,7 +61,7 @@ var (
 	errNoContent     = errors.New("tls: too many messages without content")
 )
 
-// Values of the field Op in the *net.OpError that crypto/tls returns for an alert.
+// Values of the Op field in the *net.OpError that crypto/tls returns for an alert.
 const (
 	localError  = "local error"  // an alert from the server
 	remoteError = "remote error" // an alert from the client

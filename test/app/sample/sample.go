@@ -86,7 +86,7 @@ type App struct {
 	Ledger io.Writer
 
 	// Ending is closed when the application must stop. Event streams then send a last event
-	// named end, and gRPC streams return the status 14, UNAVAILABLE. If Ending is nil, streams
+	// named end, and gRPC streams end with status 14 (UNAVAILABLE). If Ending is nil, streams
 	// are not notified.
 	Ending <-chan struct{}
 

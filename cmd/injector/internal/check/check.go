@@ -11,7 +11,7 @@ import (
 type API interface {
 	// Get returns the body of the response to a GET request. The path can contain a query.
 	Get(ctx context.Context, path string) ([]byte, error)
-	// Create returns the body of the response to a POST request with a JSON object.
+	// Create sends a POST request with a JSON object and returns the body of the response.
 	Create(ctx context.Context, path string, object []byte) ([]byte, error)
 }
 

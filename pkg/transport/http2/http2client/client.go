@@ -129,7 +129,7 @@ func (c *Client) Close() {
 	}
 }
 
-// NewSender returns a unique value for the field Client of [http2conn.Upload].
+// NewSender returns a unique value for the Client field of [http2conn.Upload].
 func (c *Client) NewSender() uint64 { return c.senders.Add(1) }
 
 // clientConn is a connection to the user container. It implements http2conn.Handler.
@@ -200,7 +200,7 @@ func (c *Client) signalRoom() {
 	}
 }
 
-// Since returns the value of the argument since for a call to Open that retries a request after err. Because the
+// Since returns the since argument for a call to Open that retries a request after err. Because the
 // existing connections may also be broken, Open does not use them for the retry unless Settings.MaxConns is reached. If
 // err reports that the stream was reset, the connections work, and Since returns 0.
 func (c *Client) Since(err error) int {

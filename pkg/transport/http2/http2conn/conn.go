@@ -201,7 +201,7 @@ type dataFrame struct {
 // New returns an HTTP/2 connection on l. The first call to Flush sends SETTINGS. On a client, it sends the preface
 // first.
 func New(l *netconn.Conn, config Config, handler Handler) *Conn {
-	if config.Client { // the callers limit the time of requests to the user container
+	if config.Client { // the callers limit the duration of requests to the user container
 		config.HeadTimeout, config.SendTimeout = 0, 0
 	}
 	c := &Conn{

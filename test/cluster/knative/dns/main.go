@@ -1,5 +1,5 @@
 // Command dns serves the DNS names of Services in the test cluster instead of CoreDNS. It
-// serves IPv4 addresses over UDP. It reports that all other names do not exist.
+// serves IPv4 addresses over UDP. It answers queries for other names with NXDOMAIN.
 package main
 
 import (
