@@ -592,14 +592,19 @@ func (e *evidence) leavesEarly() bool { return e.waited > 0 && e.waited < e.need
 // checkUnanswered detects clients that disconnect before the response. If the clients waited for less than longWait,
 // this is a problem only if the application needs more time, or if there are no responses to other requests. The
 // confidence is low by default. It is medium if many clients disconnect for one of these reasons: the application needs
-// more time, other requests are queued, or the clients waited for stallTime.
+// more time, other requests are queued, or the clients waited for stallTime. A few clients are a problem only if they
+// waited for stallTime.
 func checkUnanswered(e *evidence) (m match, ok bool) {
 	left := func(t *tally) uint32 { return t[unanswered] }
 	n, all, early := e.events[unanswered], e.events.requests(), e.leavesEarly()
-	if e.waited == 0 || n < minFailures || float64(n) < failureShare*float64(all) || !early && e.waited < e.longWait() && e.events.answers() > 0 {
+	share := errorShare
+	if e.waited >= e.stallTime() {
+		share = failureShare
+	}
+	if e.waited == 0 || n < minFailures || float64(n) < share*float64(all) || !early && e.waited < e.longWait() && e.events.answers() > 0 {
 		return m, false
 	}
-	m = match{confidence: low, since: e.onsetLocked(failureShare, left, (*tally).requests), numbers: fmt.Sprintf(
+	m = match{confidence: low, since: e.onsetLocked(share, left, (*tally).requests), numbers: fmt.Sprintf(
 		"%s of %s in %s: the client disconnected after %v in the application (p50)", percent(n, all), message.Count(all, "request"), e.period(), brief(e.waited))}
 	if early || e.waited < slowTime {
 		m.problem = "clients disconnect before the application responds"

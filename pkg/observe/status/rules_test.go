@@ -648,6 +648,19 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 	})
 }
 
+// Clients may cancel a few requests shortly after the usual time.
+func TestFewQuickDisconnectsAreNotReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.loaded(1, 0)
+		b.sampled(60, func() {
+			b.observe(9, observation.OK, 5*time.Millisecond)
+			b.disconnect(0, 50*time.Millisecond)
+		})
+		harness.Equal(t, len(b.snapshot().Problems), 0, "problems")
+	})
+}
+
 // Previously, an idle pod was reported as hanging for five minutes after the clients of a few requests disconnected.
 func TestIdlePodDoesNotHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
