@@ -895,7 +895,7 @@ func rejections(reasons ...observation.Reason) func(*evidence) (match, bool) {
 		if top == observation.QueueTimeout {
 			m.problem = "requests wait longer than the queue timeout"
 		}
-		if top != observation.Overload && (e.stalled() > 0 || e.mayHang()) {
+		if top != observation.Overload && (e.stalled() > 0 || e.mayHang() || events.answers() == 0) {
 			m.action = actionIfHangs
 		}
 		return m, true

@@ -648,6 +648,19 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 	})
 }
 
+// Previously, why recommended more pods after a hang in which no request had a response.
+func TestActionAfterHangWithoutResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := idle()
+		b.loaded(0, 0)
+		b.sampled(20, func() { b.Observe(refused(observation.QueueFull, time.Millisecond)) })
+		b.sampled(30, func() {})
+		p := b.snapshot().Problems[0]
+		harness.Equal(t, p.Name, "rejected")
+		harness.Equal(t, p.Action, actionIfHangs)
+	})
+}
+
 // Clients may cancel a few requests shortly after the usual time.
 func TestFewQuickDisconnectsAreNotReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
