@@ -229,6 +229,7 @@ type evidence struct {
 
 	board *Board
 	inApp *observation.AppRequests // result of app; nil before the first call
+	held  *heldSlots               // result of slots; nil before the first call
 	latest
 }
 
@@ -240,6 +241,21 @@ func (e *evidence) app() *observation.AppRequests {
 		e.inApp = &app
 	}
 	return e.inApp
+}
+
+// heldSlots contains the result of Sources.Slots.
+type heldSlots struct {
+	holders []observation.Holder
+	held    int
+}
+
+// slots returns the requests with a slot.
+func (e *evidence) slots() *heldSlots {
+	if e.held == nil {
+		holders, held := e.board.sources.Slots()
+		e.held = &heldSlots{holders, held}
+	}
+	return e.held
 }
 
 // latest contains the values of the last samples.
@@ -751,8 +767,10 @@ func (e *evidence) stallTime() time.Duration {
 // stalled returns the number of slots that are used by aborted requests, and by requests that have waited for a
 // response for stallTime. It returns 0 if these are less than half of the slots. Board.mu must be held.
 func (e *evidence) stalled() int {
-	_, held := e.board.sources.Slots()
-	if n := e.app().Long + held; e.limit > 0 && 2*n >= e.limit {
+	if e.limit == 0 {
+		return 0
+	}
+	if n := e.app().Long + e.slots().held; 2*n >= e.limit {
 		return n
 	}
 	return 0
@@ -761,8 +779,7 @@ func (e *evidence) stalled() int {
 // stalledPathLocked returns the method and the path of a request without a response, or "" if none is known. Board.mu
 // must be held.
 func (e *evidence) stalledPathLocked() string {
-	holders, _ := e.board.sources.Slots()
-	for _, h := range holders {
+	for _, h := range e.slots().holders {
 		if h.Phase == observation.Waiting.String() && !h.Uploading && e.now.Sub(h.Slot) >= e.stallTime() {
 			return shorten(h.Method+" "+h.Path, maxRequest)
 		}
@@ -815,8 +832,7 @@ func (e *evidence) silent() bool {
 // mayHang reports whether the application may hang. It returns false if long responses use at least half of the
 // slots, because they may be the reason for the missing responses.
 func (e *evidence) mayHang() bool {
-	_, held := e.board.sources.Slots()
-	return e.silent() && !e.slotsInUse() && e.app().Pending+held > 0
+	return e.silent() && !e.slotsInUse() && e.app().Pending+e.slots().held > 0
 }
 
 func (e *evidence) queueNumbers() string {

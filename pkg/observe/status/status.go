@@ -527,7 +527,7 @@ func (b *Board) snapshotWith(readiness observation.Readiness) snapshot {
 	if drain.Draining {
 		snap.Reason = "draining: the pod is terminating"
 	}
-	snap.Slots, snap.Held = s.Slots()
+	snap.Slots, snap.Held = e.slots().holders, e.slots().held
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := max(0, b.taken-samples); i < b.taken; i++ {
