@@ -877,8 +877,8 @@ func (in *injection) flagsForContainers(containers []*corev1.Container, s Servic
 	return text + in.sameByAnnotation()
 }
 
-// byLikelihood returns the candidates in descending order of their evidence. Ports for metrics and
-// for health checks are last.
+// byLikelihood sorts the candidates by their evidence in descending order, with the ports for metrics
+// and health checks at the end.
 func byLikelihood(all []*candidate) []*candidate {
 	scores := map[*candidate]int{}
 	for _, c := range all {

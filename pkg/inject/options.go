@@ -130,7 +130,7 @@ func allOptions() []Option {
 		{Name: "response-start-timeout", variable: c.ResponseStartTimeout.Name(), Text: "The maximum time until the first byte of the response."},
 		{Name: "idle-timeout", variable: c.IdleTimeout.Name(), Text: "The maximum time without data in either direction."},
 		{Name: deadlineOption, variable: c.DrainDeadline.Name(), Text: "The maximum duration of the drain. The default depends on the grace period and the other options."},
-		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The minimum time without new requests before the drain ends."},
+		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "The time without new requests after which the drain can end."},
 		{Name: drainMinOption, variable: c.DrainMin.Name(), Text: "The minimum duration of the drain. The default is the duration of a preStop hook that only sleeps."},
 		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "The handling of WebSockets, event streams and gRPC streams during the drain. With `end`, the application closes the streams after SIGTERM. With `wait`, the drain waits until the streams are closed."},
 		{Name: "exclude-paths", variable: c.ExcludePaths.Name(), Text: "Paths that are not counted as load."},

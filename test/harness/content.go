@@ -38,8 +38,8 @@ func (b *Buffer) Tail() string {
 	return s
 }
 
-// HasLine reports whether a line contains all words. It also compares each line after replacing
-// \" with ".
+// HasLine reports whether a line contains all words. Escaped quotes in a line match unescaped
+// quotes.
 func (b *Buffer) HasLine(words ...string) bool {
 	for line := range strings.Lines(b.String()) {
 		for _, text := range []string{line, strings.ReplaceAll(line, `\"`, `"`)} {

@@ -648,7 +648,7 @@ func TestHealthyPodHasNoProblem(t *testing.T) {
 	})
 }
 
-// Previously, why recommended more pods after a hang in which no request had a response.
+// Previously, the action after such a hang was to add pods.
 func TestActionAfterHangWithoutResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := idle()
@@ -693,7 +693,7 @@ func TestIdlePodDoesNotHang(t *testing.T) {
 }
 
 // Clients that disconnect before the usual time are no evidence of a hang, even if there is no response for a long time.
-func TestEarlyDisconnectsAreNotReportedAsHang(t *testing.T) {
+func TestEarlyDisconnectsAreNoHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := idle()
 		b.loaded(1, 0)
@@ -711,7 +711,7 @@ func TestEarlyDisconnectsAreNotReportedAsHang(t *testing.T) {
 }
 
 // Previously, why reported that clients disconnect after 0.4 s in the application, although they waited in the queue.
-func TestClientsThatWaitInQueueAreNotReportedAsUnanswered(t *testing.T) {
+func TestQueuedClientsAreNotUnanswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := idle()
 		b.loaded(2, 5)

@@ -129,7 +129,7 @@ func TestWhyPrintsResponseTimes(t *testing.T) {
 }
 
 // Previously, the time in the queue included only requests with a response.
-func TestWhyPrintsQueueTimeOfDisconnectedClients(t *testing.T) {
+func TestWhyPrintsQueueTimeOfClientsThatLeave(t *testing.T) {
 	b := board(observation.Readiness{Phase: observation.PhaseReady}, Drain{})
 	for range 100 {
 		b.Observe(refused(observation.ClientGone, 10*time.Second))

@@ -158,7 +158,7 @@ func (n *clientConn) Full() bool { return false }
 func (n *clientConn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
 
 // silent reports whether the connection has open streams and nothing was received for Settings.Silence after a check.
-// If a check is due, silent starts it and returns false. passed is the time since client.since. client.mu must be held.
+// If a check is due, silent starts it and returns false. The argument is the time since client.since. client.mu must be held.
 func (n *clientConn) silent(passed time.Duration) bool {
 	now, heard := int64(passed), n.heard.Load()
 	switch {

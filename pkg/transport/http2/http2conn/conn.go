@@ -153,7 +153,7 @@ type Conn struct {
 	streams     map[uint32]*Stream // open streams
 	last        uint32             // highest ID of the streams that were opened before ending was set
 	seen        uint32             // highest ID of all streams
-	broken      error              // error after which nothing can be written; nil until then
+	broken      error              // error that makes further writes impossible; nil until then
 	endErr      error              // error that ended the connection; nil until then
 	closedEarly bool               // a stream was closed before the peer closed its side of the stream
 	lateBytes   int                // number of DATA bytes that may still arrive on streams that were closed early
